@@ -1,0 +1,32 @@
+#pragma once
+// Errors and warnings about the user's input, collected so that one pass reports all of them.
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvsim/config/value.hpp"
+
+namespace kvsim::config {
+
+class Diagnostics {
+public:
+    /// `file:line:column: error: message`, then the source line and a caret when the mark is known.
+    void error(const Mark& at, std::string message);
+    void warning(const Mark& at, std::string message);
+    /// "unknown WHAT 'word'[; did you mean 'nearest'?][ (one of: a, b, c)]" at `at`.
+    void unknown(const Mark& at, std::string_view what, std::string_view word, std::span<const std::string_view> known);
+
+    [[nodiscard]] bool ok() const { return errors_.empty(); }
+    [[nodiscard]] const std::vector<std::string>& errors() const { return errors_; }
+    [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
+    /// Throws one UserError that contains every error, if there is any.
+    void throw_if_errors() const;
+
+private:
+    std::vector<std::string> errors_;
+    std::vector<std::string> warnings_;
+};
+
+}  // namespace kvsim::config

@@ -1,0 +1,25 @@
+#pragma once
+// YAML text -> Value tree, and --set overlays on it.
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "kvsim/config/diagnostics.hpp"
+#include "kvsim/config/value.hpp"
+
+namespace kvsim::config {
+
+/// Parses one YAML document. Refused with a position: syntax errors, tabs as indentation, several documents, duplicate keys,
+/// non-scalar keys, `<<` merges, more than 100,000 nodes (alias bombs), nesting beyond 64, non-UTF-8 or NUL bytes. An empty
+/// document is an error. On errors the returned value is null and `diagnostics` is not ok.
+Value parse_yaml(std::string_view text, std::string name, Diagnostics& diagnostics);
+
+/// read_file + parse_yaml. An unreadable file throws UserError.
+Value load_yaml(const std::filesystem::path& path, Diagnostics& diagnostics);
+
+/// Applies `key.path=value` (the value is YAML: a scalar, or a flow list or map) to a map tree, creating maps on the way.
+/// Errors carry the source name `--set key.path=value`.
+void apply_set(Value& root, std::string_view assignment, Diagnostics& diagnostics);
+
+}  // namespace kvsim::config

@@ -1,0 +1,121 @@
+#pragma once
+// A scenario as the user wrote it: typed where kvsim's core fixes the keys, a Choice (name + its own parameters) where a
+// registered piece does. Unset optionals are filled by the preset (model/deployment.hpp), never here.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvsim/base/units.hpp"
+#include "kvsim/config/schema.hpp"
+#include "kvsim/config/value.hpp"
+
+namespace kvsim::config {
+
+/// A registered piece by name, with the map it was written in; the piece's own schema reads the rest of the map.
+struct Choice {
+    static constexpr std::string_view type_name = "map";
+    std::string name;
+    Mark name_mark;
+    Value params;  ///< the whole map, the naming key included; null when the piece was named by a plain scalar or by default
+};
+
+struct HardwareConfig {
+    Value gpu;  ///< a catalogue name, or a map of the card's facts (model/catalog.hpp)
+    std::int64_t tensor_parallel_size = 1;
+    std::int64_t pipeline_parallel_size = 1;
+    std::int64_t data_parallel_size = 1;
+    std::int64_t replicas = 1;
+};
+
+/// vLLM's engine arguments by their names; whatever is unset comes from the preset.
+struct EngineConfig {
+    std::optional<std::string> preset;
+    std::optional<std::string> scheduling_policy;
+    std::optional<std::string> kv_cache_dtype;
+    std::optional<std::string> dtype;
+    std::optional<std::string> quantization;
+    std::optional<std::int64_t> max_model_len;
+    std::optional<std::int64_t> max_num_seqs;
+    std::optional<std::int64_t> max_num_batched_tokens;
+    std::optional<std::int64_t> block_size;
+    std::optional<double> gpu_memory_utilization;
+    std::optional<std::int64_t> num_gpu_blocks_override;
+    std::optional<Bytes> kv_cache_memory_bytes;
+    std::optional<Bytes> activation_memory_bytes;  ///< replaces the activation-peak rule of the memory derivation
+    std::optional<Bytes> non_torch_memory_bytes;   ///< replaces the non-torch rule
+    std::optional<bool> enable_prefix_caching;
+    std::optional<bool> enable_chunked_prefill;
+    std::optional<std::int64_t> long_prefill_token_threshold;
+    std::optional<bool> async_scheduling;
+    std::optional<bool> scheduler_reserve_full_isl;
+    std::optional<double> watermark;
+    std::optional<SimDuration> api;  ///< front-end time between arrival and the waiting queue
+};
+
+/// Workload keys that hold for every kind; the rest of the map belongs to the workload pieces (model/workload.hpp).
+struct WorkloadConfig {
+    Mark mark;
+    std::optional<std::int64_t> requests;
+    std::optional<SimDuration> duration;
+    double rate_scale = 1;
+    std::optional<std::int64_t> max_concurrency;
+    Value arrivals;       ///< {process: ..., ...} or a bare process name
+    Value prompt_tokens;  ///< {distribution: ..., ...} or a bare integer (constant)
+    Value output_tokens;
+    Value prefix;  ///< shared system prompts
+    Value trace;   ///< {path, format, ...}
+};
+
+struct SloConfig {
+    std::optional<SimDuration> ttft;
+    std::optional<SimDuration> tpot;
+    std::optional<SimDuration> e2e;
+    std::optional<SimDuration> queue;
+    [[nodiscard]] bool any() const { return ttft || tpot || e2e || queue; }
+};
+
+/// The warm-up cut: requests that arrive before `time`, or the first `requests` arrivals, are not measured.
+struct MeasureConfig {
+    std::optional<SimDuration> warmup_time;
+    std::optional<std::int64_t> warmup_requests;
+};
+
+struct MetricsConfig {
+    bool exact_percentiles = true;  ///< false: `percentiles: histogram`
+};
+
+struct OutputConfig {
+    bool requests = true;
+    bool timeline = true;
+    SimDuration timeline_interval = std::chrono::seconds(1);
+};
+
+struct Scenario {
+    std::filesystem::path file;  ///< relative paths inside the scenario resolve against its folder
+    std::string name;
+    std::int64_t seed = 1;
+    Value model;  ///< catalogue name, path of a config.json, or a map of the few facts
+    HardwareConfig hardware;
+    Choice router;
+    EngineConfig engine;
+    Choice step_time;  ///< name empty: the best tier available
+    WorkloadConfig workload;
+    SloConfig slo;
+    MeasureConfig measure;
+    MetricsConfig metrics;
+    OutputConfig output;
+    Value root;        ///< the tree it was read from, overlays applied
+    std::string hash;  ///< 16 hex digits over the canonical text of `root` without name and output; equal runs, equal hash
+};
+
+/// Reads the fixed part of a scenario (defaults: name = the file's stem). Everything wrong goes to `diagnostics`; a Scenario
+/// is only meaningful when that is ok.
+Scenario read_scenario(const Value& root, const std::filesystem::path& file, Diagnostics& diagnostics);
+
+/// Every section's table, for `kvsim schema`: {"engine", docs}, {"hardware", docs}, ...
+std::vector<std::pair<std::string, std::vector<FieldDoc>>> scenario_docs();
+
+}  // namespace kvsim::config

@@ -1,0 +1,206 @@
+#pragma once
+// One table per struct that parses, checks and documents it: name, type, default, doc and range stand in one place.
+//
+//   const Schema<Affine>& affine_schema() {
+//       static const Schema<Affine> schema{
+//           field("c0", &Affine::c0, "fixed time of a step", non_negative),
+//           field("per_token", &Affine::per_token, "time per token of the step", non_negative)};
+//       return schema;
+//   }
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvsim/base/units.hpp"
+#include "kvsim/config/diagnostics.hpp"
+#include "kvsim/config/value.hpp"
+
+namespace kvsim::config {
+
+/// A fraction or ratio without unit.
+using Number = double;
+/// Events per second, written `5/s`, `300/min`, `2/h`; `inf` is accepted where the range allows it.
+struct Rate {
+    double per_second = 0;
+};
+/// A duration in double nanoseconds, for step-time coefficients below 1 ns (`0.02us`).
+struct FineDuration {
+    double ns = 0;
+};
+
+/// The range a field accepts, in the field's own unit (seconds for durations, bytes, per second for rates).
+struct Range {
+    double min = -std::numeric_limits<double>::infinity();
+    double max = std::numeric_limits<double>::infinity();
+    bool open_min = false;  ///< the minimum itself is refused
+};
+inline constexpr Range any{};
+inline constexpr Range non_negative{0};
+inline constexpr Range positive{0, std::numeric_limits<double>::infinity(), true};
+inline constexpr Range at_least_one{1};
+inline constexpr Range fraction{0, 1};
+
+// Codecs: read one scalar in the type's written form, report what is wrong at its mark, return false then.
+// NaN is refused everywhere; integers accept `_`-free decimal digits only (no octal, no 1e3), and durations, rates and bytes
+// need their unit (`_bytes` keys accept a bare integer).
+bool decode(const Value& value, bool& out, std::string_view key, const Range&, Diagnostics&);
+bool decode(const Value& value, std::int64_t& out, std::string_view key, const Range&, Diagnostics&);
+bool decode(const Value& value, Number& out, std::string_view key, const Range&, Diagnostics&);
+bool decode(const Value& value, std::string& out, std::string_view key, const Range&, Diagnostics&);
+bool decode(const Value& value, SimDuration& out, std::string_view key, const Range&, Diagnostics&);
+bool decode(const Value& value, FineDuration& out, std::string_view key, const Range&, Diagnostics&);
+bool decode(const Value& value, Rate& out, std::string_view key, const Range&, Diagnostics&);
+bool decode(const Value& value, Bytes& out, std::string_view key, const Range&, Diagnostics&);
+bool decode(const Value& value, Value& out, std::string_view key, const Range&, Diagnostics&);
+template <class T>
+bool decode(const Value& value, std::optional<T>& out, std::string_view key, const Range& range, Diagnostics& diagnostics) {
+    T inner{};
+    if (!decode(value, inner, key, range, diagnostics)) return false;
+    out = std::move(inner);
+    return true;
+}
+template <class T>
+bool decode(const Value& value, std::vector<T>& out, std::string_view key, const Range& range, Diagnostics& diagnostics) {
+    if (!value.is_list()) {
+        diagnostics.error(value.mark, std::string(key) + " must be a list");
+        return false;
+    }
+    out.clear();
+    for (const Value& item : value.list) {
+        T inner{};
+        if (!decode(item, inner, key, range, diagnostics)) return false;
+        out.push_back(std::move(inner));
+    }
+    return true;
+}
+
+// The written form's name, for docs: "integer", "duration", ...
+template <class T>
+struct TypeName {
+    static constexpr std::string_view text = T::type_name;
+};
+template <>
+struct TypeName<bool> {
+    static constexpr std::string_view text = "true | false";
+};
+template <>
+struct TypeName<std::int64_t> {
+    static constexpr std::string_view text = "integer";
+};
+template <>
+struct TypeName<double> {
+    static constexpr std::string_view text = "number";
+};
+template <>
+struct TypeName<std::string> {
+    static constexpr std::string_view text = "text";
+};
+template <>
+struct TypeName<SimDuration> {
+    static constexpr std::string_view text = "duration";
+};
+template <>
+struct TypeName<FineDuration> {
+    static constexpr std::string_view text = "duration";
+};
+template <>
+struct TypeName<Rate> {
+    static constexpr std::string_view text = "rate";
+};
+template <>
+struct TypeName<Bytes> {
+    static constexpr std::string_view text = "bytes";
+};
+template <>
+struct TypeName<Value> {
+    static constexpr std::string_view text = "map";
+};
+template <class T>
+struct TypeName<std::optional<T>> : TypeName<T> {};
+template <class T>
+struct TypeName<std::vector<T>> {
+    static constexpr std::string_view text = "list";
+};
+
+/// What the documentation prints of one field.
+struct FieldDoc {
+    std::string key;
+    std::string type;
+    std::string default_text;  ///< empty: required, or decided by the preset (the doc says which)
+    std::string doc;
+    Range range;
+    std::vector<std::string> choices;  ///< for names chosen from a fixed list
+};
+
+template <class T>
+struct Field {
+    FieldDoc doc;
+    bool required = false;
+    std::function<bool(T&, const Value&, Diagnostics&)> read;
+
+    /// The field must be present.
+    Field need() && {
+        required = true;
+        return std::move(*this);
+    }
+    /// The default as the docs print it.
+    Field by_default(std::string text) && {
+        doc.default_text = std::move(text);
+        return std::move(*this);
+    }
+    /// The value must be one of these names; anything else is an error with the nearest one.
+    Field one_of(std::vector<std::string> names) && {
+        doc.choices = std::move(names);
+        return std::move(*this);
+    }
+};
+
+template <class T, class M>
+Field<T> field(std::string_view key, M T::*member, std::string_view doc, Range range = any) {
+    Field<T> f;
+    f.doc = FieldDoc{std::string(key), std::string(TypeName<M>::text), "", std::string(doc), range, {}};
+    f.read = [key = std::string(key), member, range](T& into, const Value& value, Diagnostics& diagnostics) {
+        return decode(value, into.*member, key, range, diagnostics);
+    };
+    return f;
+}
+
+// The type-erased half of Schema::read: unknown keys, missing required keys, choices. Defined in sim/config/schema.cpp.
+struct FieldRef {
+    const FieldDoc* doc;
+    bool required;
+};
+/// For each member of `map` the index of its field or -1 (reported as unknown, with the nearest key). Reports missing
+/// required keys at the map's mark, null values, and values outside `choices` (then the index is -1 too).
+std::vector<int> match_members(const Value& map, const std::vector<FieldRef>& fields, std::string_view where, Diagnostics&);
+
+template <class T>
+class Schema {
+public:
+    Schema(std::initializer_list<Field<T>> fields) : fields_(fields) {}
+
+    /// Reads every known key of `map` into `out`; reports everything wrong. `where` names the map in messages ("engine").
+    void read(const Value& map, T& out, std::string_view where, Diagnostics& diagnostics) const {
+        std::vector<FieldRef> refs;
+        for (const Field<T>& f : fields_) refs.push_back({&f.doc, f.required});
+        const std::vector<int> match = match_members(map, refs, where, diagnostics);
+        for (std::size_t i = 0; i < match.size(); ++i) {
+            if (match[i] >= 0) fields_[static_cast<std::size_t>(match[i])].read(out, map.map[i].value, diagnostics);
+        }
+    }
+    [[nodiscard]] std::vector<FieldDoc> docs() const {
+        std::vector<FieldDoc> out;
+        for (const Field<T>& f : fields_) out.push_back(f.doc);
+        return out;
+    }
+
+private:
+    std::vector<Field<T>> fields_;
+};
+
+}  // namespace kvsim::config

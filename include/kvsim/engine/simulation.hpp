@@ -1,0 +1,36 @@
+#pragma once
+// The event loop: arrivals, replicas, the clock.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "kvsim/engine/outcome.hpp"
+#include "kvsim/engine/step_record.hpp"
+#include "kvsim/model/engine_args.hpp"
+#include "kvsim/model/router.hpp"
+#include "kvsim/model/step_time.hpp"
+#include "kvsim/model/workload.hpp"
+
+namespace kvsim {
+
+struct SimulationOptions {
+    EngineArgs engine;
+    std::int64_t replicas = 1;
+    SimDuration api{};                            ///< between arrival and joining the waiting queue; part of TTFT, not of queue
+    std::optional<std::int64_t> max_concurrency;  ///< requests issued and not finished; the others wait at the client
+    std::optional<SimDuration> warmup_time;       ///< requests arriving earlier than this after the first are not measured
+    std::optional<std::int64_t> warmup_requests;
+    SimDuration timeline_interval{};                                       ///< 0: no timeline
+    std::function<void(std::int64_t replica, const StepRecord&)> on_step;  ///< step log; keeps block identities
+    std::function<void(const Outcome&, SimTime)> on_progress;              ///< called now and then (every few thousand events)
+    const std::atomic<bool>* stop = nullptr;  ///< set by a signal handler: run() throws Interrupted at the next event
+};
+
+struct Interrupted {};
+
+/// Runs the workload to its end: from empty until every request has finished, or until nothing can ever be scheduled (then
+/// Outcome::stall_report says why). Throws UserError when no request at all can fit.
+Outcome simulate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload);
+
+}  // namespace kvsim

@@ -1,0 +1,56 @@
+#pragma once
+// How long one engine step takes. A model sees a few sums over the batch, never its requests.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "kvsim/base/units.hpp"
+
+namespace kvsim {
+
+/// A row with two or more new tokens: a prompt chunk (or the recompute of a preempted request).
+struct PrefillChunk {
+    std::int64_t new_tokens;      ///< >= 2
+    std::int64_t context_before;  ///< tokens already computed, cached ones included
+};
+
+/// What a step's price may depend on. A row with one new token is a decode row, even if it is a prompt's last token.
+struct StepShape {
+    std::int64_t tokens = 0;     ///< all tokens of the step: decode_rows + sum of the chunks' new tokens
+    std::int64_t sequences = 0;  ///< rows: decode_rows + chunks.size()
+    std::int64_t sampled = 0;    ///< rows that yield a token
+    std::int64_t decode_rows = 0;
+    std::int64_t decode_context = 0;  ///< sum over decode rows of the context including the new token
+    std::span<const PrefillChunk> chunks;
+};
+
+/// For a fixed number of decode rows a decode-only step is linear in the context sum: round(base_ns + per_context_ns * sum).
+struct DecodeLine {
+    double base_ns = 0;
+    double per_context_ns = 0;
+};
+
+/// double nanoseconds -> SimDuration: rounded half up once, never below 1 ns. Every model ends with this, so that the jump
+/// over several decode steps and the step-by-step form agree to the bit.
+SimDuration round_step(double ns);
+
+class StepTimeModel {
+public:
+    virtual ~StepTimeModel() = default;
+    /// Duration of a step with shape.sequences >= 1. Deterministic; at least 1 ns.
+    [[nodiscard]] virtual SimDuration duration(const StepShape& shape) const = 0;
+    /// The line for decode-only steps with `rows` rows (all sampled), if this model has one; then
+    /// duration(decode-only shape) == round_step(line.base_ns + line.per_context_ns * decode_context) exactly.
+    [[nodiscard]] virtual std::optional<DecodeLine> decode_line(std::int64_t rows) const {
+        static_cast<void>(rows);
+        return std::nullopt;
+    }
+    /// One line for the output: tier, source of the constants, expected error.
+    [[nodiscard]] virtual std::string describe() const = 0;
+    /// Front-end time between arrival and the waiting queue when the scenario sets none.
+    [[nodiscard]] virtual SimDuration default_api() const { return SimDuration::zero(); }
+};
+
+}  // namespace kvsim

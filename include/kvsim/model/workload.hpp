@@ -1,0 +1,57 @@
+#pragma once
+// What the clients send: a stream of requests sorted by arrival time.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvsim/base/units.hpp"
+
+namespace kvsim {
+
+/// Request i of the workload, i = 0, 1, ... in arrival order; the same request under every policy.
+using RequestId = std::uint32_t;
+
+/// `count` tokens with the consecutive ids first, first + 1, ... Equal ids are equal tokens; prefix caching compares nothing
+/// else.
+struct TokenRun {
+    std::uint64_t first = 0;
+    std::int64_t count = 0;
+    bool operator==(const TokenRun&) const = default;
+};
+
+/// One request as the client sends it.
+struct Arrival {
+    SimTime time{};                  ///< intended arrival
+    std::int64_t prompt_tokens = 0;  ///< >= 1
+    std::int64_t output_tokens = 0;  ///< >= 1; the engine cuts it to max_model_len - prompt_tokens
+    std::int64_t priority = 0;       ///< lower is more urgent
+    std::uint64_t output_base = 0;   ///< id of the k-th output token is output_base + k
+    std::vector<TokenRun> prompt;    ///< covers prompt_tokens; empty when the workload shares nothing and ids do not matter:
+                                     ///< then the prompt is one run nobody else has
+    std::string external_id;         ///< the trace's request_id; empty: the index
+    std::string request_class;       ///< empty: no class
+    std::string session_id;          ///< empty: no session
+};
+
+class Workload {
+public:
+    virtual ~Workload() = default;
+    /// Intended time of the next request, or nullopt when there is none (a closed loop may get one by finished()).
+    /// Never earlier than the last popped one's.
+    [[nodiscard]] virtual std::optional<SimTime> next_time() = 0;
+    /// Takes the next request into `out` (reusing its storage); only after next_time() gave a time. Reading a trace may throw
+    /// UserError.
+    virtual void pop(Arrival& out) = 0;
+    /// Tells a closed loop that request `id` left the system at `now`.
+    virtual void finished(RequestId id, SimTime now) {
+        static_cast<void>(id);
+        static_cast<void>(now);
+    }
+    /// Requests in total when that is known beforehand (to reserve memory and show progress).
+    [[nodiscard]] virtual std::optional<std::int64_t> size_hint() const { return std::nullopt; }
+};
+
+}  // namespace kvsim
