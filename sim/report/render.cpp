@@ -183,7 +183,7 @@ Facts engine_facts(const Summary& s) {
     std::string preemption = count_text(s.preemptions);
     if (s.preemptions > 0) {
         preemption += fmt::format(
-            " of {} ({} per request); {} tokens recomputed", plural(s.preempted_requests, "request", "requests"),
+            " on {} ({} per measured request); {} tokens recomputed", plural(s.preempted_requests, "request", "requests"),
             figure(static_cast<double>(s.preemptions) / static_cast<double>(s.requests)), count_text(s.recomputed_tokens));
         if (s.swapped_tokens > 0) preemption += fmt::format(", {} tokens swapped", count_text(s.swapped_tokens));
         preemption += fmt::format(", {} of the step time", percent(s.recompute_time_share));

@@ -45,9 +45,9 @@ public:
         separate();
         append_integer(out_, value);
     }
-    void number(double value) {
+    void number(double value) { number_text(shortest(value)); }
+    void number_text(std::string_view text) {
         separate();
-        const std::string text = shortest(value);
         out_ += text;
         if (text.find_first_of(".e") == std::string::npos) out_ += ".0";
     }
@@ -77,10 +77,10 @@ public:
         key(name);
         number(value);
     }
-    void cell(const Cell& value) {
+    void cell(const Cell& value, Unit unit) {
         if (const auto* words = std::get_if<std::string>(&value)) return text(*words);
         if (const auto* whole = std::get_if<std::int64_t>(&value)) return integer(*whole);
-        if (const auto* real = std::get_if<double>(&value)) return number(*real);
+        if (std::holds_alternative<double>(value)) return number_text(cell_text(value, unit));
         null();
     }
 
@@ -175,7 +175,7 @@ void add_kvsim_object(Json& json, const RunInfo& info, const Outcome& outcome, c
     json.open('{');
     for (const Column& column : summary_columns()) {
         json.key(column.name);
-        json.cell(column.get(s));
+        json.cell(column.get(s), column.unit);
     }
     json.member("pipeline_parallel_size", info.pipeline_parallel_size);
     json.member("data_parallel_size", info.data_parallel_size);
