@@ -1,6 +1,7 @@
 #include "kvsim/report/writers.hpp"
 
-#include <array>
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -291,29 +292,6 @@ void write_file(const std::filesystem::path& path, std::string_view content) {
 }
 
 }  // namespace
-
-void append_json_string(std::string& out, std::string_view text) {
-    constexpr std::string_view hex = "0123456789abcdef";
-    out += '"';
-    for (const char c : text) {
-        const auto byte = static_cast<unsigned char>(c);
-        if (c == '"' || c == '\\') {
-            out += '\\';
-            out += c;
-        } else if (c == '\n') {
-            out += "\\n";
-        } else if (c == '\t') {
-            out += "\\t";
-        } else if (byte < 0x20) {
-            out += "\\u00";
-            out += hex[byte >> 4U];
-            out += hex[byte & 15U];
-        } else {
-            out += c;
-        }
-    }
-    out += '"';
-}
 
 void append_csv_field(std::string& out, std::string_view field) {
     if (field.find_first_of(",\"\r\n") == std::string_view::npos) {

@@ -117,10 +117,10 @@ TEST_CASE("summary: every column of a run computed by hand") {
     const Summary s = summarize(sample_info(), sample_outcome());
     const auto found = cells(s);
     CHECK(found.size() == expected.size());
-    for (const auto& [name, value] : expected) {
-        CAPTURE(name);
-        REQUIRE(found.contains(name));
-        CHECK(found.at(name) == value);
+    for (const auto& cell : expected) {
+        CAPTURE(cell.first);
+        REQUIRE(found.contains(cell.first));
+        CHECK(found.at(cell.first) == cell.second);
     }
     CHECK(has_warning(s, "a warning of the configuration"));
     CHECK(has_warning(s, "p99 1000, p95 200, p90 100"));
@@ -241,6 +241,9 @@ TEST_CASE("summary: verdicts") {
     Summary s = summarize(sample_info(), o);
     CHECK(s.verdict == "overloaded");
     CHECK(has_warning(s, "overloaded:"));
+    Outcome burst = o;
+    burst.last_arrival = burst.first_arrival;
+    CHECK(has_warning(summarize(sample_info(), burst), "all requests arrive at once"));
     o.counters.waiting_at_last_arrival = 10;
     CHECK(summarize(sample_info(), o).verdict == "stable");
     o.counters.waiting_at_last_arrival = 100;
