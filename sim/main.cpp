@@ -33,7 +33,8 @@ std::string overview() {
         "Simulates LLM serving: batching against a KV-cache budget, in the engine's own terms. No GPU needed.\n\n"
         "Commands:\n";
     for (const Command& command : commands) {
-        out += "  " + std::string(command.name) + std::string(12 - command.name.size(), ' ') + std::string(command.summary) + "\n";
+        out +=
+            "  " + std::string(command.name) + std::string(12 - command.name.size(), ' ') + std::string(command.summary) + "\n";
     }
     out += "\n'kvsim help COMMAND' shows its options ('kvsim help run' those of a run); 'kvsim --version' the version.\n";
     return out;

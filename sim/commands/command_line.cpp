@@ -67,8 +67,8 @@ std::string Arguments::choice(std::string_view name, std::span<const std::string
     if (std::find(names.begin(), names.end(), *written) != names.end()) return *written;
     std::string list;
     for (const std::string_view candidate : names) list += (list.empty() ? "" : ", ") + std::string(candidate);
-    throw UserError("error: unknown --" + std::string(name) + " '" + *written + "'" + suggestion(*written, names) + " (one of: " +
-                    list + ")");
+    throw UserError("error: unknown --" + std::string(name) + " '" + *written + "'" + suggestion(*written, names) +
+                    " (one of: " + list + ")");
 }
 
 std::optional<Arguments> parse(const Usage& usage, const std::vector<std::string>& args) {
@@ -93,7 +93,8 @@ std::optional<Arguments> parse(const Usage& usage, const std::vector<std::string
     try {
         // Guessing would read --see as --seed.
         const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
-        const po::parsed_options parsed = po::command_line_parser(args).options(known).positional(positional).style(style).run();
+        const po::parsed_options parsed =
+            po::command_line_parser(args).options(known).positional(positional).style(style).run();
         for (const po::option& option : parsed.options) {
             if (option.position_key >= 0) {
                 out.positional.insert(out.positional.end(), option.value.begin(), option.value.end());
@@ -112,18 +113,16 @@ std::optional<Arguments> parse(const Usage& usage, const std::vector<std::string
         std::string written = e.get_option_name();
         written.erase(0, std::min(written.find_first_not_of('-'), written.size()));
         written = written.substr(0, written.find('='));
-        throw UserError("error: unknown option '" + e.get_option_name() + "'" + suggestion(written, names, "--") +
-                        " (see " + std::string(usage.synopsis.substr(0, usage.synopsis.find(' '))) + " --help)");
-    } catch (const po::error& e) {
-        throw UserError(std::string("error: ") + e.what());
-    }
+        throw UserError("error: unknown option '" + e.get_option_name() + "'" + suggestion(written, names, "--") + " (see " +
+                        std::string(usage.synopsis.substr(0, usage.synopsis.find(' '))) + " --help)");
+    } catch (const po::error& e) { throw UserError(std::string("error: ") + e.what()); }
     if (out.has("help")) {
         print(help_text(usage));
         return std::nullopt;
     }
     if (out.positional.size() > usage.max_positional) {
-        throw UserError("error: unexpected argument '" + out.positional[usage.max_positional] + "'\nUsage: " +
-                        std::string(usage.synopsis));
+        throw UserError("error: unexpected argument '" + out.positional[usage.max_positional] +
+                        "'\nUsage: " + std::string(usage.synopsis));
     }
     if (out.positional.size() < usage.min_positional) {
         throw UserError("error: " + std::string(usage.positional) + " is missing\nUsage: " + std::string(usage.synopsis));

@@ -17,17 +17,13 @@ void check_refused(std::string_view text, std::string_view message) {
     CAPTURE(text);
     const TemporaryFolder folder;
     folder.write("s.yaml", text);
-    const Finished done = kvsim({"s.yaml"}, {.folder = folder.path(), .output = {}, .interrupt_when = {}, .signal = 0});
+    const Finished done = run_in(folder, {"s.yaml"});
     CHECK(done.exit == 2);
     CHECK(done.out.empty());
     CAPTURE(done.err);
     CHECK(has(done.err, message));
     CHECK(folder.files() == std::vector<std::string>{"s.yaml"});
     CHECK_FALSE(std::filesystem::exists(folder.path() / "results"));
-}
-
-Finished run_in(const TemporaryFolder& folder, const std::vector<std::string>& args) {
-    return kvsim(args, {.folder = folder.path(), .output = {}, .interrupt_when = {}, .signal = 0});
 }
 
 }  // namespace
@@ -58,10 +54,11 @@ TEST_CASE("bad input: every error of a scenario in one pass, each with its place
 
 TEST_CASE("bad input: errors of the fixed part and of the pieces come together") {
     const TemporaryFolder folder;
-    folder.write("s.yaml", "model: meta-llama/Llama-3.1-8B-Instruct\n"
-                           "engine: {preset: vllm-v1, num_gpu_blocks_override: 400, max_num_seqs: -1}\n"
-                           "step_time: {model: affine, c0: 5}\n"
-                           "workload: {requests: 10, arrivals: {process: poison, rate: 5/s}, prompt_tokens: 10, output_tokens: 10}\n");
+    folder.write("s.yaml",
+                 "model: meta-llama/Llama-3.1-8B-Instruct\n"
+                 "engine: {preset: vllm-v1, num_gpu_blocks_override: 400, max_num_seqs: -1}\n"
+                 "step_time: {model: affine, c0: 5}\n"
+                 "workload: {requests: 10, arrivals: {process: poison, rate: 5/s}, prompt_tokens: 10, output_tokens: 10}\n");
     const Finished done = run_in(folder, {"s.yaml"});
     CHECK(done.exit == 2);
     CAPTURE(done.err);
@@ -89,12 +86,23 @@ TEST_CASE("bad input: options of a run") {
     folder.write("s.yaml", small_scenario());
     folder.write("file", "");
     CHECK(has(run_in(folder, {"s.yaml", "--fromat", "json"}).err, "did you mean '--format'?"));
-    for (const std::vector<std::string>& bad :
-         {std::vector<std::string>{"s.yaml", "--format", "xml"}, {"s.yaml", "--log-level", "loud"}, {"s.yaml", "--out"},
-          {"s.yaml", "--assert", "ttft_p99 <= "}, {"s.yaml", "--assert", "ttft_p98 <= 2s"}, {"s.yaml", "--assert", "nonsense"},
-          {"missing.yaml"}, {"./"}, {"--quiet"}, {"s.yaml", "missing.yaml"}, {"s.yaml", "--out", "file"},
-          {"s.yaml", "--out", "file/below"}, {"s.yaml", "--out", "/proc/no"}, {"s.yaml", "--out", ""},
-          {"s.yaml", "--steps", "no/such/folder/steps.jsonl"}, {"list", "s.yaml", "more"}, {"schema", "extra"}}) {
+    for (const std::vector<std::string>& bad : {std::vector<std::string>{"s.yaml", "--format", "xml"},
+                                                {"s.yaml", "--log-level", "loud"},
+                                                {"s.yaml", "--out"},
+                                                {"s.yaml", "--assert", "ttft_p99 <= "},
+                                                {"s.yaml", "--assert", "ttft_p98 <= 2s"},
+                                                {"s.yaml", "--assert", "nonsense"},
+                                                {"missing.yaml"},
+                                                {"./"},
+                                                {"--quiet"},
+                                                {"s.yaml", "missing.yaml"},
+                                                {"s.yaml", "--out", "file"},
+                                                {"s.yaml", "--out", "file/below"},
+                                                {"s.yaml", "--out", "/proc/no"},
+                                                {"s.yaml", "--out", ""},
+                                                {"s.yaml", "--steps", "no/such/folder/steps.jsonl"},
+                                                {"list", "s.yaml", "more"},
+                                                {"schema", "extra"}}) {
         CAPTURE(bad);
         const Finished done = run_in(folder, bad);
         CHECK(done.exit == 2);
@@ -127,14 +135,17 @@ TEST_CASE("bad input: a name is no path") {
 
 TEST_CASE("bad input: traces") {
     const TemporaryFolder folder;
-    const std::string head = "model: meta-llama/Llama-3.1-8B-Instruct\n"
-                             "engine: {preset: vllm-v1, max_model_len: 4096, num_gpu_blocks_override: 400}\n"
-                             "step_time: {model: constant, step: 10ms}\n";
+    const std::string head =
+        "model: meta-llama/Llama-3.1-8B-Instruct\n"
+        "engine: {preset: vllm-v1, max_model_len: 4096, num_gpu_blocks_override: 400}\n"
+        "step_time: {model: constant, step: 10ms}\n";
     folder.write("s.yaml", head + "workload: {trace: {path: t.jsonl, format: mooncake}}\n");
-    const std::string row = R"({"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]})" "\n";
+    const std::string row = R"({"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]})"
+                            "\n";
     CHECK(has(run_in(folder, {"s.yaml"}).err, "t.jsonl"));  // missing
     for (const std::string& bad : {std::string(), row + R"({"timestamp": 3, "input_len)", row + "{}\n", row + "[1]\n",
-                                   std::string(R"({"timestamp": 0, "input_length": -6, "output_length": 5, "hash_ids": []})" "\n")}) {
+                                   std::string(R"({"timestamp": 0, "input_length": -6, "output_length": 5, "hash_ids": []})"
+                                               "\n")}) {
         CAPTURE(bad);
         folder.write("t.jsonl", bad);
         const Finished done = run_in(folder, {"s.yaml"});
@@ -150,7 +161,8 @@ TEST_CASE("bad input: standard output that cannot be written") {
     folder.write("s.yaml", small_scenario());
     for (const std::vector<std::string>& args : {std::vector<std::string>{"list"}, {"--help"}, {"s.yaml"}}) {
         CAPTURE(args);
-        const Finished done = kvsim(args, {.folder = folder.path(), .output = "/dev/full", .interrupt_when = {}, .signal = 0});
+        const Finished done =
+            run_program(args, {.folder = folder.path(), .output = "/dev/full", .interrupt_when = {}, .signal = 0});
         CHECK(done.exit == 2);
         CHECK(has(done.err, "standard output"));
     }

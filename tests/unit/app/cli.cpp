@@ -49,7 +49,7 @@ std::string slurp(const fs::path& path) {
     return out.str();
 }
 
-Finished kvsim(const std::vector<std::string>& args, const Launch& launch) {
+Finished run_program(const std::vector<std::string>& args, const Launch& launch) {
     const TemporaryFolder streams;
     const fs::path out_path = launch.output.empty() ? streams.path() / "out" : launch.output;
     const fs::path err_path = streams.path() / "err";
@@ -89,6 +89,12 @@ Finished kvsim(const std::vector<std::string>& args, const Launch& launch) {
     if (launch.output.empty()) finished.out = slurp(out_path);
     finished.err = slurp(err_path);
     return finished;
+}
+
+Finished run_in(const TemporaryFolder& folder, const std::vector<std::string>& args) {
+    Launch launch;
+    launch.folder = folder.path();
+    return run_program(args, launch);
 }
 
 std::string small_scenario(std::string_view more) {

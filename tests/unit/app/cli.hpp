@@ -33,13 +33,14 @@ struct Finished {
 };
 
 struct Launch {
-    std::filesystem::path folder = ".";        ///< the working directory
-    std::filesystem::path output;              ///< where standard output goes; empty: captured
-    std::function<bool()> interrupt_when;      ///< polled every millisecond; once true, `signal` is sent
+    std::filesystem::path folder = ".";    ///< the working directory
+    std::filesystem::path output;          ///< where standard output goes; empty: captured
+    std::function<bool()> interrupt_when;  ///< polled every millisecond; once true, `signal` is sent
     int signal = 0;
 };
 
-Finished kvsim(const std::vector<std::string>& args, const Launch& launch = {});
+Finished run_program(const std::vector<std::string>& args, const Launch& launch = {});
+Finished run_in(const TemporaryFolder& folder, const std::vector<std::string>& args);
 
 std::string slurp(const std::filesystem::path& path);
 

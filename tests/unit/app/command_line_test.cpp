@@ -7,7 +7,7 @@
 #include "kvsim/base/check.hpp"
 
 using namespace kvsim;
-using test::kvsim;
+using test::run_program;
 
 namespace {
 
@@ -21,9 +21,7 @@ const app::Usage usage{"kvsim test FILE [options]",
 std::string refusal(const std::vector<std::string>& args) {
     try {
         app::parse(usage, args);
-    } catch (const UserError& e) {
-        return e.what();
-    }
+    } catch (const UserError& e) { return e.what(); }
     return "";
 }
 
@@ -63,7 +61,7 @@ TEST_CASE("command line: integers are signed, whole and in range") {
     CHECK(value("100") == 100);
     for (const char* bad : {"-1", "101", "1.5", "1e3", "0x10", "99999999999999999999", "1 ", ""}) {
         CAPTURE(bad);
-        CHECK_THROWS_AS(value(bad), UserError);
+        CHECK_THROWS_AS(static_cast<void>(value(bad)), UserError);
     }
 }
 
@@ -71,42 +69,42 @@ TEST_CASE("command line: a choice names the nearest one") {
     static constexpr std::array<std::string_view, 2> formats{"table", "json"};
     CHECK(app::parse(usage, {"x"})->choice("format", formats) == "table");
     CHECK(app::parse(usage, {"x", "--format", "json"})->choice("format", formats) == "json");
-    CHECK_THROWS_WITH_AS(app::parse(usage, {"x", "--format", "jsno"})->choice("format", formats),
+    CHECK_THROWS_WITH_AS(static_cast<void>(app::parse(usage, {"x", "--format", "jsno"})->choice("format", formats)),
                          "error: unknown --format 'jsno'; did you mean 'json'? (one of: table, json)", UserError);
 }
 
 TEST_CASE("kvsim: help and version go to standard output") {
-    const auto help = kvsim({"--help"});
+    const auto help = run_program({"--help"});
     CHECK(help.exit == 0);
     CHECK(help.err.empty());
     for (const char* command : {"run", "memory", "check", "list", "schema"}) {
         CAPTURE(command);
         CHECK(has(help.out, std::string("\n  ") + command + " "));
-        const auto of_command = kvsim({"help", command});
+        const auto of_command = run_program({"help", command});
         CHECK(of_command.exit == 0);
         CHECK(has(of_command.out, "Usage: kvsim"));
-        CHECK(kvsim({command, "--help"}).out == of_command.out);
+        CHECK(run_program({command, "--help"}).out == of_command.out);
     }
-    const auto version = kvsim({"--version"});
+    const auto version = run_program({"--version"});
     CHECK(version.exit == 0);
     CHECK(version.out == "kvsim " KVSIM_VERSION "\n");
 }
 
 TEST_CASE("kvsim: without arguments the usage, as an error") {
-    const auto nothing = kvsim({});
+    const auto nothing = run_program({});
     CHECK(nothing.exit == 2);
     CHECK(nothing.out.empty());
     CHECK(has(nothing.err, "Usage: kvsim SCENARIO.yaml"));
 }
 
 TEST_CASE("kvsim: unknown words get the nearest command") {
-    const auto command = kvsim({"memroy"});
+    const auto command = run_program({"memroy"});
     CHECK(command.exit == 2);
     CHECK(has(command.err, "did you mean 'memory'?"));
-    const auto help = kvsim({"help", "lsit"});
+    const auto help = run_program({"help", "lsit"});
     CHECK(help.exit == 2);
     CHECK(has(help.err, "did you mean 'list'?"));
-    const auto option = kvsim({"--versoin"});
+    const auto option = run_program({"--versoin"});
     CHECK(option.exit == 2);
     CHECK(option.out.empty());
 }

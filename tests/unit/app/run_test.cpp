@@ -14,10 +14,6 @@ namespace {
 
 const std::vector<std::string> all_files{"requests.csv", "summary.csv", "summary.json", "timeline.csv"};
 
-Finished run_in(const TemporaryFolder& folder, const std::vector<std::string>& args) {
-    return kvsim(args, {.folder = folder.path(), .output = {}, .interrupt_when = {}, .signal = 0});
-}
-
 bool has(const std::string& text, std::string_view part) {
     return text.find(part) != std::string::npos;
 }
@@ -98,7 +94,8 @@ TEST_CASE("run: several scenarios: one wrong one stops all before the first runs
 TEST_CASE("run: a switched-off file is not written, and an old one stays") {
     const TemporaryFolder folder;
     folder.write("s.yaml", small_scenario());
-    REQUIRE(run_in(folder, {"s.yaml", "--out", "o", "--set", "output.requests=false", "--set", "output.timeline=false"}).exit == 0);
+    REQUIRE(run_in(folder, {"s.yaml", "--out", "o", "--set", "output.requests=false", "--set", "output.timeline=false"}).exit ==
+            0);
     CHECK(folder.files() == std::vector<std::string>{"o/summary.csv", "o/summary.json", "s.yaml"});
     folder.write("o/requests.csv", "old\n");
     REQUIRE(run_in(folder, {"s.yaml", "--out", "o", "--set", "output.requests=false"}).exit == 0);
@@ -128,7 +125,8 @@ TEST_CASE("run: --format chooses what is printed, --quiet prints nothing") {
 TEST_CASE("run: a failed assertion exits 1, is named, and the files are written all the same") {
     const TemporaryFolder folder;
     folder.write("s.yaml", small_scenario());
-    const Finished good = run_in(folder, {"s.yaml", "--out", "o", "--assert", "completed == 60", "--assert", "ttft_p99 <= 10min"});
+    const Finished good =
+        run_in(folder, {"s.yaml", "--out", "o", "--assert", "completed == 60", "--assert", "ttft_p99 <= 10min"});
     CAPTURE(good.err);
     CHECK(good.exit == 0);
     const Finished bad = run_in(folder, {"s.yaml", "--out", "p", "--assert", "ttft_p99 <= 1us", "--assert", "completed == 60",
@@ -159,8 +157,9 @@ TEST_CASE("run: a signal ends it at once, with nothing half-written and old file
         const std::vector<std::string> before = folder.files();
         // Far more requests than the signal leaves time for; the step log shows that the run is under way.
         const auto started = [&folder] { return folder.files().size() > 2; };
-        const Finished done = kvsim({"s.yaml", "--out", "o", "--steps", "steps.jsonl", "--set", "workload.requests=100000000"},
-                                    {.folder = folder.path(), .output = {}, .interrupt_when = started, .signal = signal});
+        const Finished done =
+            run_program({"s.yaml", "--out", "o", "--steps", "steps.jsonl", "--set", "workload.requests=100000000"},
+                        {.folder = folder.path(), .output = {}, .interrupt_when = started, .signal = signal});
         CHECK(done.exit == 128 + signal);
         CHECK(done.out.empty());
         CHECK(folder.files() == before);
