@@ -21,6 +21,7 @@ namespace {
 constexpr std::array commands{
     Command{"run", "simulate scenarios (the default: kvsim SCENARIO.yaml...)", run_command},
     Command{"memory", "how much KV cache fits, term by term, and how many requests that serves", memory_command},
+    Command{"conformance", "replay recorded engine decisions and compare step by step", conformance_command},
     Command{"check", "validate scenarios without running them; statistics of a trace", check_command},
     Command{"list", "the models, GPUs, presets and pieces a scenario may name", list_command},
     Command{"schema", "every key of a scenario file", schema_command},
@@ -34,7 +35,7 @@ std::string overview() {
         "Commands:\n";
     for (const Command& command : commands) {
         out +=
-            "  " + std::string(command.name) + std::string(12 - command.name.size(), ' ') + std::string(command.summary) + "\n";
+            "  " + std::string(command.name) + std::string(14 - command.name.size(), ' ') + std::string(command.summary) + "\n";
     }
     out += "\n'kvsim help COMMAND' shows its options ('kvsim help run' those of a run); 'kvsim --version' the version.\n";
     return out;
@@ -95,7 +96,7 @@ int guarded(const std::vector<std::string>& args) {
         flush_output();
         return code;
     } catch (const Interrupted&) {
-        std::fputs("interrupted: nothing was written\n", stderr);
+        std::fputs("interrupted\n", stderr);
         return 128 + stop_signal();
     } catch (const UserError& e) {
         std::fprintf(stderr, "%s\n", e.what());
@@ -116,5 +117,5 @@ int guarded(const std::vector<std::string>& args) {
 }  // namespace kvsim::app
 
 int main(int argc, char** argv) {
-    return kvsim::app::guarded(std::vector<std::string>(argv + 1, argv + argc));
+    return kvsim::app::guarded(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
 }

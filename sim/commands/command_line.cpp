@@ -113,8 +113,8 @@ std::optional<Arguments> parse(const Usage& usage, const std::vector<std::string
         std::string written = e.get_option_name();
         written.erase(0, std::min(written.find_first_not_of('-'), written.size()));
         written = written.substr(0, written.find('='));
-        throw UserError("error: unknown option '" + e.get_option_name() + "'" + suggestion(written, names, "--") + " (see " +
-                        std::string(usage.synopsis.substr(0, usage.synopsis.find(' '))) + " --help)");
+        throw UserError("error: unknown option '" + e.get_option_name() + "'" + suggestion(written, names, "--") +
+                        " (see kvsim help " + std::string(usage.command) + ")");
     } catch (const po::error& e) { throw UserError(std::string("error: ") + e.what()); }
     if (out.has("help")) {
         print(help_text(usage));

@@ -57,15 +57,18 @@ void pieces(std::string_view title, std::string_view intro, std::span<const Entr
 
 int schema_command(const std::vector<std::string>& args) {
     static constexpr std::array<std::string_view, 1> formats{"md"};
-    const Usage usage{"kvsim schema [options]", "Prints every key of a scenario file.", {{"format", "FORMAT", "md"}}, "", 0, 0};
+    const Usage usage{
+        "schema", "kvsim schema [options]", "Prints every key of a scenario file.", {{"format", "FORMAT", "md"}}, "", 0, 0};
     const std::optional<Arguments> given = parse(usage, args);
     if (!given) return exit_done;
     static_cast<void>(given->choice("format", formats));
 
-    print("# The scenario file\n\n"
-          "Written by `kvsim schema`. Units are part of a value: `ns us ms s min h`, `B KiB MiB GiB TiB kB MB GB TB`, `/s /min /h`; `GB`\n"
-          "is not `GiB`. Any key can be set on the command line: `--set engine.max_num_seqs=64`. An empty default: required, or\n"
-          "decided by the preset.\n");
+    print(
+        "# The scenario file\n\n"
+        "Written by `kvsim schema`. Units are part of a value: `ns us ms s min h`, `B KiB MiB GiB TiB kB MB GB TB`, `/s /min "
+        "/h`; `GB`\n"
+        "is not `GiB`. Any key can be set on the command line: `--set engine.max_num_seqs=64`. An empty default: required, or\n"
+        "decided by the preset.\n");
     for (const auto& [section, docs] : config::scenario_docs()) {
         print("\n## " + section + "\n\n");
         table(docs);

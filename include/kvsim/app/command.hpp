@@ -28,6 +28,7 @@ struct Option {
 
 /// What one command accepts; help text and parser come from the same table. Every command also has --help.
 struct Usage {
+    std::string_view command;   ///< its name in the table of commands
     std::string_view synopsis;  ///< "kvsim memory [SCENARIO.yaml] [options]"
     std::string_view description;
     std::vector<Option> options;
@@ -63,6 +64,7 @@ struct Command {
 // One file each under sim/commands/.
 int run_command(const std::vector<std::string>& args);
 int memory_command(const std::vector<std::string>& args);
+int conformance_command(const std::vector<std::string>& args);
 int check_command(const std::vector<std::string>& args);
 int list_command(const std::vector<std::string>& args);
 int schema_command(const std::vector<std::string>& args);

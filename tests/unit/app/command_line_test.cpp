@@ -11,12 +11,11 @@ using test::run_program;
 
 namespace {
 
-const app::Usage usage{"kvsim test FILE [options]",
-                       "A test.",
-                       {{"seed", "N", "seed"}, {"set", "K=V", "set", true}, {"quiet", "", "say nothing"}, {"format", "F", ""}},
-                       "a file",
-                       1,
-                       1};
+const app::Usage usage{
+    "test",    "kvsim test FILE [options]",
+    "A test.", {{"seed", "N", "seed"}, {"set", "K=V", "set", true}, {"quiet", "", "say nothing"}, {"format", "F", ""}},
+    "a file",  1,
+    1};
 
 std::string refusal(const std::vector<std::string>& args) {
     try {
@@ -77,7 +76,7 @@ TEST_CASE("kvsim: help and version go to standard output") {
     const auto help = run_program({"--help"});
     CHECK(help.exit == 0);
     CHECK(help.err.empty());
-    for (const char* command : {"run", "memory", "check", "list", "schema"}) {
+    for (const char* command : {"run", "memory", "conformance", "check", "list", "schema"}) {
         CAPTURE(command);
         CHECK(has(help.out, std::string("\n  ") + command + " "));
         const auto of_command = run_program({"help", command});
