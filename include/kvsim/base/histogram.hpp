@@ -1,21 +1,37 @@
 #pragma once
 // Integer log-linear histogram: exact counts, bounded relative error, no logarithm, so the same on every machine.
 
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "kvsim/base/check.hpp"
 #include "kvsim/base/units.hpp"
 
 namespace kvsim {
 
-/// Values are int64 >= 0. Below 2^bits every value has its own bin; above, 2^bits bins per power of two, so a reported
-/// value is within 2^-(bits+1) relative of the true one (bits = 10: 0.049 %). Bins are midpoints. Memory is allocated once.
+/// Monotone bin of value >= 0: one bin per value below 2^(bits+1), above that 2^bits equal bins per power of two.
+constexpr std::size_t log_linear_bin(std::int64_t value, int bits) {
+    const auto v = static_cast<std::uint64_t>(value);
+    const int shift = static_cast<int>(std::bit_width(v | (std::uint64_t{1} << bits))) - 1 - bits;
+    return (static_cast<std::size_t>(shift) << bits) + static_cast<std::size_t>(v >> shift);
+}
+/// How many bins cover every int64 >= 0.
+constexpr std::size_t log_linear_bins(int bits) {
+    return static_cast<std::size_t>(64 - bits) << bits;
+}
+
+/// Values are int64 >= 0. Below 2^(bits+1) every value has its own bin; above, 2^bits bins per power of two, so a reported
+/// order statistic is within 2^-(bits+1) relative of the true one (bits = 10: 0.049 %). Bins are reported as midpoints, clamped
+/// to the exact minimum and maximum. Memory is allocated once: (64 - bits) * 2^bits counters, 432 KiB for bits = 10.
 class LogLinearHistogram {
 public:
-    explicit LogLinearHistogram(int bits = 10);
+    explicit LogLinearHistogram(int bits = 10);  ///< bits in [1, 20]
 
     void add(std::int64_t value, std::int64_t count = 1) {
-        counts_[index(value)] += count;
+        KVSIM_DCHECK(value >= 0 && count >= 0, "histograms take values >= 0");
+        counts_[log_linear_bin(value, bits_)] += count;
         total_ += count;
         sum_ += static_cast<Int128>(value) * count;
         if (value < min_) min_ = value;
@@ -24,15 +40,14 @@ public:
     void merge(const LogLinearHistogram& other);  ///< same bits
 
     [[nodiscard]] std::int64_t count() const { return total_; }
-    [[nodiscard]] double mean() const;                ///< exact; 0 when empty
-    [[nodiscard]] double standard_deviation() const;  ///< population, from the bins
+    [[nodiscard]] double mean() const;                ///< exact sum / count; 0 when empty
+    [[nodiscard]] double standard_deviation() const;  ///< population, from the bins; 0 when empty
     [[nodiscard]] std::int64_t min() const { return total_ ? min_ : 0; }
     [[nodiscard]] std::int64_t max() const { return total_ ? max_ : 0; }
-    /// Linear interpolation between order statistics at rank (n - 1) * q, as numpy; q in [0, 1]; 0 when empty.
+    /// As base/rank.hpp defines it; q in [0, 1]; 0 when empty.
     [[nodiscard]] double quantile(double q) const;
 
 private:
-    [[nodiscard]] std::size_t index(std::int64_t value) const;
     [[nodiscard]] double midpoint(std::size_t bin) const;
     int bits_;
     std::vector<std::int64_t> counts_;

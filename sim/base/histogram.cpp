@@ -1,0 +1,64 @@
+#include "kvsim/base/histogram.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kvsim/base/rank.hpp"
+
+namespace kvsim {
+
+LogLinearHistogram::LogLinearHistogram(int bits) : bits_(bits) {
+    KVSIM_CHECK(bits >= 1 && bits <= 20, "histogram bits out of range");
+    counts_.resize(log_linear_bins(bits));
+}
+
+void LogLinearHistogram::merge(const LogLinearHistogram& other) {
+    KVSIM_CHECK(bits_ == other.bits_, "histograms of different resolution cannot be merged");
+    for (std::size_t i = 0; i < counts_.size(); ++i) counts_[i] += other.counts_[i];
+    total_ += other.total_;
+    sum_ += other.sum_;
+    min_ = std::min(min_, other.min_);
+    max_ = std::max(max_, other.max_);
+}
+
+double LogLinearHistogram::mean() const {
+    return total_ ? static_cast<double>(sum_) / static_cast<double>(total_) : 0;
+}
+
+double LogLinearHistogram::midpoint(std::size_t bin) const {
+    const std::size_t per_octave = std::size_t{1} << bits_;
+    if (bin < 2 * per_octave) return static_cast<double>(bin);
+    const std::size_t shift = (bin >> bits_) - 1;
+    const double width = std::ldexp(1.0, static_cast<int>(shift));
+    const double low = static_cast<double>(bin - (shift << bits_)) * width;
+    return std::clamp(low + (width - 1) / 2, static_cast<double>(min_), static_cast<double>(max_));
+}
+
+double LogLinearHistogram::standard_deviation() const {
+    if (!total_) return 0;
+    const double centre = mean();
+    double squares = 0;
+    for (std::size_t bin = 0; bin < counts_.size(); ++bin) {
+        if (!counts_[bin]) continue;
+        const double distance = midpoint(bin) - centre;
+        squares += static_cast<double>(counts_[bin]) * distance * distance;
+    }
+    return std::sqrt(squares / static_cast<double>(total_));
+}
+
+double LogLinearHistogram::quantile(double q) const {
+    if (!total_) return 0;
+    const Rank rank = quantile_rank(total_, q);
+    std::size_t bin = 0;
+    std::int64_t seen = counts_[0];
+    while (seen <= rank.below) seen += counts_[++bin];
+    // The extreme order statistics are known exactly.
+    const double low = rank.below == 0 ? static_cast<double>(min_) : midpoint(bin);
+    if (rank.below + 1 >= total_) return static_cast<double>(max_);
+    if (rank.fraction <= 0) return low;
+    while (seen <= rank.below + 1) seen += counts_[++bin];
+    const double high = rank.below + 2 == total_ ? static_cast<double>(max_) : midpoint(bin);
+    return interpolate(low, high, rank.fraction);
+}
+
+}  // namespace kvsim

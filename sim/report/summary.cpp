@@ -1,0 +1,463 @@
+#include "kvsim/report/summary.hpp"
+
+#include <algorithm>
+#include <array>
+#include <boost/accumulators/accumulators.hpp>
+#include <boost/accumulators/statistics/count.hpp>
+#include <boost/accumulators/statistics/max.hpp>
+#include <boost/accumulators/statistics/mean.hpp>
+#include <boost/accumulators/statistics/min.hpp>
+#include <boost/accumulators/statistics/stats.hpp>
+#include <boost/accumulators/statistics/variance.hpp>
+#include <cmath>
+
+#include "kvsim/base/check.hpp"
+#include "kvsim/base/text.hpp"
+#include "kvsim/report/quantile.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace acc = boost::accumulators;
+// tag::variance is the immediate (Welford-like) form; lazy_variance cancels catastrophically.
+using Moments = acc::accumulator_set<
+    double, acc::stats<acc::tag::count, acc::tag::mean, acc::tag::variance(acc::immediate), acc::tag::min, acc::tag::max>>;
+
+constexpr std::array<double, 4> percentile_ranks{0.5, 0.9, 0.95, 0.99};
+constexpr double ns_per_ms = 1e6;
+constexpr double ns_per_s = 1e9;
+
+double ratio(Int128 a, Int128 b) {
+    return static_cast<double>(a) / static_cast<double>(b);
+}
+
+// Division, not multiplication by 1e-9, so that whole nanoseconds print without rounding dust.
+double seconds(SimDuration d) {
+    return static_cast<double>(d.count()) / ns_per_s;
+}
+
+Distribution distribution(const std::vector<std::int64_t>& column, double unit, bool exact) {
+    Distribution d;
+    if (column.empty()) return d;
+    Moments moments;
+    for (const std::int64_t value : column) moments(static_cast<double>(value));
+    d.count = static_cast<std::int64_t>(acc::count(moments));
+    d.mean = acc::mean(moments) / unit;
+    d.standard_deviation = std::sqrt(std::max(0.0, acc::variance(moments))) / unit;
+    d.min = acc::min(moments) / unit;
+    d.max = acc::max(moments) / unit;
+    std::vector<double> at;
+    if (exact) {
+        at = quantiles(column, percentile_ranks);
+    } else {
+        LogLinearHistogram histogram;
+        for (const std::int64_t value : column) histogram.add(value);
+        for (const double q : percentile_ranks) at.push_back(histogram.quantile(q));
+    }
+    d.p50 = at[0] / unit;
+    d.p90 = at[1] / unit;
+    d.p95 = at[2] / unit;
+    d.p99 = at[3] / unit;
+    return d;
+}
+
+Distribution distribution(const LogLinearHistogram& h) {
+    Distribution d;
+    d.count = h.count();
+    if (d.count == 0) return d;
+    d.mean = h.mean() / ns_per_ms;
+    d.standard_deviation = h.standard_deviation() / ns_per_ms;
+    d.min = static_cast<double>(h.min()) / ns_per_ms;
+    d.max = static_cast<double>(h.max()) / ns_per_ms;
+    d.p50 = h.quantile(percentile_ranks[0]) / ns_per_ms;
+    d.p90 = h.quantile(percentile_ranks[1]) / ns_per_ms;
+    d.p95 = h.quantile(percentile_ranks[2]) / ns_per_ms;
+    d.p99 = h.quantile(percentile_ranks[3]) / ns_per_ms;
+    return d;
+}
+
+// The figures of one set of requests: the measured ones, or all of them.
+struct Tally {
+    std::int64_t requests = 0, completed = 0, rejected = 0, timed_out = 0, met = 0;
+    std::int64_t prompt_tokens = 0, output_tokens = 0;  // of completed requests
+    std::int64_t preemptions = 0, preempted_requests = 0, recomputed_tokens = 0;
+    SimTime first_arrival = never;
+    SimTime last_completion{};
+    Distribution prompt, output, ttft, tpot, e2e, queue;
+};
+
+// `get` gives the value of a request, or a negative one to leave it out.
+template <class Get>
+Distribution column_of(const Outcome& outcome, bool measured_only, double unit, bool exact, std::vector<std::int64_t>& scratch,
+                       Get get) {
+    scratch.clear();
+    for (const RequestRecord& r : outcome.requests) {
+        if (measured_only && !r.measured) continue;
+        const std::int64_t value = get(r);
+        if (value >= 0) scratch.push_back(value);
+    }
+    return distribution(scratch, unit, exact);
+}
+
+Tally tally(const Outcome& outcome, const config::SloConfig& slo, bool measured_only, bool exact) {
+    Tally t;
+    for (const RequestRecord& r : outcome.requests) {
+        if (measured_only && !r.measured) continue;
+        ++t.requests;
+        t.first_arrival = std::min(t.first_arrival, r.arrival);
+        t.preemptions += r.preemptions;
+        t.preempted_requests += r.preemptions > 0;
+        t.recomputed_tokens += r.recomputed_tokens;
+        t.rejected += r.finish == FinishReason::rejected;
+        t.timed_out += r.finish == FinishReason::timed_out;
+        t.met += slo_met(r, slo).value_or(false);
+        if (!completed(r)) continue;
+        ++t.completed;
+        t.prompt_tokens += r.prompt_tokens;
+        t.output_tokens += r.output_tokens;
+        t.last_completion = std::max(t.last_completion, r.arrival + r.e2e);
+    }
+    std::vector<std::int64_t> scratch;
+    scratch.reserve(static_cast<std::size_t>(t.requests));
+    const auto latency = [&](SimDuration RequestRecord::*member) {
+        return column_of(outcome, measured_only, ns_per_ms, exact, scratch,
+                         [member](const RequestRecord& r) { return completed(r) ? (r.*member).count() : -1; });
+    };
+    const auto length = [&](std::int32_t RequestRecord::*member) {
+        return column_of(outcome, measured_only, 1, exact, scratch,
+                         [member](const RequestRecord& r) { return completed(r) ? std::int64_t{r.*member} : -1; });
+    };
+    t.prompt = length(&RequestRecord::prompt_tokens);
+    t.output = length(&RequestRecord::output_tokens);
+    t.ttft = latency(&RequestRecord::ttft);
+    t.e2e = latency(&RequestRecord::e2e);
+    t.queue = latency(&RequestRecord::queue);
+    t.tpot = column_of(outcome, measured_only, ns_per_ms, exact, scratch, [](const RequestRecord& r) {
+        const auto tpot = time_per_output_token(r);
+        return tpot ? tpot->count() : -1;
+    });
+    return t;
+}
+
+ClientFigures client_figures(const Outcome& outcome, const Tally& t, const Distribution& itl, bool has_slo) {
+    ClientFigures c;
+    c.num_prompts = t.requests;
+    c.completed = t.completed;
+    c.failed = t.requests - t.completed;
+    c.total_input_tokens = t.prompt_tokens;
+    c.total_output_tokens = t.output_tokens;
+    c.duration_s = std::max(0.0, seconds(outcome.end - outcome.first_arrival));
+    if (has_slo) c.request_goodput = 0;
+    if (c.duration_s > 0) {
+        c.request_throughput = static_cast<double>(t.completed) / c.duration_s;
+        c.output_throughput = static_cast<double>(t.output_tokens) / c.duration_s;
+        c.total_token_throughput = static_cast<double>(t.prompt_tokens + t.output_tokens) / c.duration_s;
+        if (has_slo) c.request_goodput = static_cast<double>(t.met) / c.duration_s;
+    }
+    c.max_output_tokens_per_s = outcome.counters.max_output_tokens_per_s;
+    c.max_concurrent_requests = outcome.counters.max_in_system;
+    c.ttft = t.ttft;
+    c.tpot = t.tpot;
+    c.itl = itl;
+    c.e2el = t.e2e;
+    return c;
+}
+
+// Where requests wait for at least this share of the run, the completion rate in that time is the capacity.
+constexpr double waiting_share_for_capacity = 0.05;
+
+void add_load_and_verdict(const Outcome& o, std::int64_t seats, Summary& s) {
+    const SimDuration arrival_window = o.last_arrival - o.first_arrival;
+    if (o.counters.arrivals >= 2 && arrival_window.count() > 0)
+        s.offered_rate_req_s = static_cast<double>(o.counters.arrivals) / seconds(arrival_window);
+
+    std::int64_t replica_time = 0;  // replicas x run time
+    for (const SimDuration d : o.integrals.bound) replica_time += d.count();
+    if (replica_time > 0) {
+        const auto share = [&](Bound b) {
+            return static_cast<double>(o.integrals.bound[static_cast<std::size_t>(b)].count()) /
+                   static_cast<double>(replica_time);
+        };
+        s.bound_kv_blocks = share(Bound::kv_blocks);
+        s.bound_seats = share(Bound::seats);
+        s.bound_token_budget = share(Bound::token_budget);
+        s.bound_no_waiting = share(Bound::no_waiting);
+
+        const double waiting = static_cast<double>(o.integrals.any_waiting.count());
+        if (waiting < waiting_share_for_capacity * static_cast<double>(replica_time)) {
+            s.load = 1 - static_cast<double>(o.integrals.idle.count()) / static_cast<double>(replica_time);
+        } else if (s.offered_rate_req_s && o.integrals.finished_while_waiting > 0) {
+            const double per_replica = static_cast<double>(o.integrals.finished_while_waiting) / (waiting / ns_per_s);
+            s.load = *s.offered_rate_req_s / (per_replica * static_cast<double>(o.replicas));
+        }
+    }
+
+    if (static_cast<double>(o.counters.completed_by_last_arrival) < 0.95 * static_cast<double>(o.counters.arrivals) &&
+        o.counters.waiting_at_last_arrival > std::max<std::int64_t>(10, seats))
+        s.verdict = "overloaded";
+    else if (s.bound_no_waiting && 1 - *s.bound_no_waiting > 0.5)
+        s.verdict = "saturated";
+    else
+        s.verdict = "stable";
+}
+
+void add_kv_and_batch(const Outcome& o, bool caching, Summary& s) {
+    const Integrals& i = o.integrals;
+    Int128 replica_time = 0;
+    for (const SimDuration d : i.bound) replica_time += d.count();
+    if (o.usable_blocks > 0) {
+        if (replica_time > 0) s.kv_usage_mean = ratio(i.blocks_used_dt, replica_time * o.usable_blocks);
+        s.kv_usage_peak = ratio(i.blocks_used_peak, o.usable_blocks);
+    }
+    if (i.slots_busy_dt > 0) {
+        s.kv_token_share = ratio(i.slots_token_dt, i.slots_busy_dt);
+        s.kv_reserved_share = ratio(i.slots_reserved_dt, i.slots_busy_dt);
+        s.kv_internal_share = ratio(i.slots_internal_dt, i.slots_busy_dt);
+        s.kv_external_share =
+            ratio(i.slots_busy_dt - i.slots_token_dt - i.slots_reserved_dt - i.slots_internal_dt, i.slots_busy_dt);
+    }
+    if (o.counters.steps > 0) {
+        s.batch_size_mean = ratio(o.counters.rows, o.counters.steps);
+        s.batch_tokens_mean = ratio(o.counters.tokens, o.counters.steps);
+    }
+    s.steps = o.counters.steps;
+    if (i.stepping.count() > 0) s.recompute_time_share = i.recompute_ns / static_cast<double>(i.stepping.count());
+    if (caching && o.counters.prompt_tokens_first > 0)
+        s.prefix_hit_rate = ratio(o.counters.hit_tokens_first, o.counters.prompt_tokens_first);
+    if (caching && o.counters.tokens_resume > 0)
+        s.resume_hit_rate = ratio(o.counters.hit_tokens_resume, o.counters.tokens_resume);
+}
+
+void add_warnings(const Outcome& o, Summary& s) {
+    // Ten samples above a percentile are the least that make it more than an anecdote.
+    struct Need {
+        const char* name;
+        std::int64_t samples;
+    };
+    std::string weak;
+    for (const Need need : {Need{"p99", 1000}, Need{"p95", 200}, Need{"p90", 100}}) {
+        if (s.completed > 0 && s.completed < need.samples)
+            weak += (weak.empty() ? "" : ", ") + std::string(need.name) + " " + std::to_string(need.samples);
+    }
+    if (!weak.empty())
+        s.warnings.push_back("percentiles rest on " + std::to_string(s.completed) +
+                             " measured requests; for ten samples above each, needed are: " + weak);
+    if (s.completed == 0 && s.requests > 0)
+        s.warnings.push_back("no measured request completed: there are no latencies to report");
+    if (s.requests == 0 && !o.requests.empty())
+        s.warnings.push_back("every request fell into the warm-up: nothing is measured");
+    if (s.verdict == "overloaded")
+        s.warnings.push_back(
+            "overloaded: requests arrive faster than they finish, so queue, TTFT and E2E grow with the length of the run; "
+            "lower the rate or compare throughput only");
+    if (s.verdict == "saturated")
+        s.warnings.push_back(
+            "saturated: requests were kept waiting for more than half of the time; TTFT near saturation is unreliable, small "
+            "errors of the step time move it a lot");
+    if (!o.stall_report.empty()) s.warnings.push_back("stalled: the run stopped because nothing could ever be scheduled again");
+}
+
+// ---- columns ---------------------------------------------------------------------------------------------------------
+
+Cell to_cell(const std::string& text) {
+    return text.empty() ? Cell{} : Cell{text};
+}
+Cell to_cell(std::int64_t value) {
+    return value;
+}
+Cell to_cell(double value) {
+    return std::isfinite(value) ? Cell{value} : Cell{};
+}
+template <class T>
+Cell to_cell(const std::optional<T>& value) {
+    return value ? to_cell(*value) : Cell{};
+}
+
+template <auto Member>
+Cell get(const Summary& s) {
+    return to_cell(s.*Member);
+}
+template <auto Quantity, auto Statistic>
+Cell get(const Summary& s) {
+    return (s.*Quantity).count > 0 ? to_cell((s.*Quantity).*Statistic) : Cell{};
+}
+
+using S = Summary;
+using D = Distribution;
+
+constexpr std::array columns{
+    Column{"scenario", Unit::text, get<&S::scenario>},
+    Column{"scenario_hash", Unit::text, get<&S::scenario_hash>},
+    Column{"kvsim_version", Unit::text, get<&S::kvsim_version>},
+    Column{"seed", Unit::count, get<&S::seed>},
+    Column{"model", Unit::text, get<&S::model>},
+    Column{"gpu", Unit::text, get<&S::gpu>},
+    Column{"tensor_parallel_size", Unit::count, get<&S::tensor_parallel_size>},
+    Column{"replicas", Unit::count, get<&S::replicas>},
+    Column{"preset", Unit::text, get<&S::preset>},
+    Column{"scheduling_policy", Unit::text, get<&S::scheduling_policy>},
+    Column{"kv_policy", Unit::text, get<&S::kv_policy>},
+    Column{"preemption", Unit::text, get<&S::preemption>},
+    Column{"step_time_model", Unit::text, get<&S::step_time_model>},
+    Column{"block_size", Unit::tokens, get<&S::block_size>},
+    Column{"num_gpu_blocks", Unit::count, get<&S::num_gpu_blocks>},
+    Column{"kv_bytes_per_token", Unit::bytes, get<&S::kv_bytes_per_token>},
+    Column{"max_model_len", Unit::tokens, get<&S::max_model_len>},
+    Column{"max_num_seqs", Unit::count, get<&S::max_num_seqs>},
+    Column{"max_num_batched_tokens", Unit::tokens, get<&S::max_num_batched_tokens>},
+    Column{"requests", Unit::count, get<&S::requests>},
+    Column{"completed", Unit::count, get<&S::completed>},
+    Column{"rejected", Unit::count, get<&S::rejected>},
+    Column{"timed_out", Unit::count, get<&S::timed_out>},
+    Column{"prompt_tokens_mean", Unit::tokens, get<&S::prompt_tokens, &D::mean>},
+    Column{"prompt_tokens_p50", Unit::tokens, get<&S::prompt_tokens, &D::p50>},
+    Column{"prompt_tokens_p99", Unit::tokens, get<&S::prompt_tokens, &D::p99>},
+    Column{"output_tokens_mean", Unit::tokens, get<&S::output_tokens, &D::mean>},
+    Column{"output_tokens_p50", Unit::tokens, get<&S::output_tokens, &D::p50>},
+    Column{"output_tokens_p99", Unit::tokens, get<&S::output_tokens, &D::p99>},
+    Column{"offered_rate_req_s", Unit::per_second, get<&S::offered_rate_req_s>},
+    Column{"concurrency", Unit::count, get<&S::concurrency>},
+    Column{"duration_s", Unit::seconds, get<&S::duration_s>},
+    Column{"request_throughput_req_s", Unit::per_second, get<&S::request_throughput_req_s>},
+    Column{"output_throughput_tok_s", Unit::per_second, get<&S::output_throughput_tok_s>},
+    Column{"total_token_throughput_tok_s", Unit::per_second, get<&S::total_token_throughput_tok_s>},
+    Column{"goodput_req_s", Unit::per_second, get<&S::goodput_req_s>},
+    Column{"slo_attainment", Unit::share, get<&S::slo_attainment>},
+#define KVSIM_LATENCY_COLUMNS(name)                                                                                           \
+    Column{#name "_mean_ms", Unit::ms, get<&S::name, &D::mean>}, Column{#name "_p50_ms", Unit::ms, get<&S::name, &D::p50>},   \
+        Column{#name "_p90_ms", Unit::ms, get<&S::name, &D::p90>}, Column{#name "_p95_ms", Unit::ms, get<&S::name, &D::p95>}, \
+        Column{#name "_p99_ms", Unit::ms, get<&S::name, &D::p99>}
+    KVSIM_LATENCY_COLUMNS(ttft),
+    KVSIM_LATENCY_COLUMNS(tpot),
+    KVSIM_LATENCY_COLUMNS(itl),
+    KVSIM_LATENCY_COLUMNS(e2e),
+    KVSIM_LATENCY_COLUMNS(queue),
+#undef KVSIM_LATENCY_COLUMNS
+    Column{"preemptions", Unit::count, get<&S::preemptions>},
+    Column{"preempted_requests", Unit::count, get<&S::preempted_requests>},
+    Column{"recomputed_tokens", Unit::tokens, get<&S::recomputed_tokens>},
+    Column{"swapped_tokens", Unit::tokens, get<&S::swapped_tokens>},
+    Column{"recompute_time_share", Unit::share, get<&S::recompute_time_share>},
+    Column{"prefix_hit_rate", Unit::share, get<&S::prefix_hit_rate>},
+    Column{"resume_hit_rate", Unit::share, get<&S::resume_hit_rate>},
+    Column{"kv_usage_mean", Unit::share, get<&S::kv_usage_mean>},
+    Column{"kv_usage_peak", Unit::share, get<&S::kv_usage_peak>},
+    Column{"kv_token_share", Unit::share, get<&S::kv_token_share>},
+    Column{"kv_reserved_share", Unit::share, get<&S::kv_reserved_share>},
+    Column{"kv_internal_share", Unit::share, get<&S::kv_internal_share>},
+    Column{"kv_external_share", Unit::share, get<&S::kv_external_share>},
+    Column{"batch_size_mean", Unit::count, get<&S::batch_size_mean>},
+    Column{"batch_tokens_mean", Unit::tokens, get<&S::batch_tokens_mean>},
+    Column{"steps", Unit::count, get<&S::steps>},
+    Column{"bound_seats", Unit::share, get<&S::bound_seats>},
+    Column{"bound_token_budget", Unit::share, get<&S::bound_token_budget>},
+    Column{"bound_kv_blocks", Unit::share, get<&S::bound_kv_blocks>},
+    Column{"bound_no_waiting", Unit::share, get<&S::bound_no_waiting>},
+    Column{"load", Unit::share, get<&S::load>},
+    Column{"verdict", Unit::text, get<&S::verdict>},
+};
+
+}  // namespace
+
+bool completed(const RequestRecord& r) {
+    return r.finish == FinishReason::length || r.finish == FinishReason::stop;
+}
+
+std::optional<SimDuration> time_per_output_token(const RequestRecord& r) {
+    if (!completed(r) || r.output_tokens <= 1) return std::nullopt;
+    const std::int64_t gaps = r.output_tokens - 1;
+    return SimDuration(((r.e2e - r.ttft).count() + gaps / 2) / gaps);
+}
+
+std::optional<bool> slo_met(const RequestRecord& r, const config::SloConfig& slo) {
+    if (!slo.any()) return std::nullopt;
+    if (r.finish == FinishReason::rejected || r.finish == FinishReason::timed_out) return false;
+    if (!completed(r)) return std::nullopt;
+    // Without the division: (e2e - ttft) / (n - 1) <= limit; holds for n = 1, where both sides are 0.
+    const bool tpot = !slo.tpot || (r.e2e - r.ttft).count() <= static_cast<Int128>(slo.tpot->count()) * (r.output_tokens - 1);
+    return (!slo.ttft || r.ttft <= *slo.ttft) && tpot && (!slo.e2e || r.e2e <= *slo.e2e) &&
+           (!slo.queue || r.queue <= *slo.queue);
+}
+
+Summary summarize(const RunInfo& info, const Outcome& outcome) {
+    Summary s;
+    s.scenario = info.scenario;
+    s.scenario_hash = info.scenario_hash;
+    s.kvsim_version = info.version;
+    s.seed = info.seed;
+    s.model = info.model;
+    s.gpu = info.gpu;
+    s.tensor_parallel_size = info.tensor_parallel_size;
+    s.replicas = outcome.replicas;
+    s.preset = info.engine.preset;
+    s.scheduling_policy = info.engine.scheduling_policy == QueueOrder::priority ? "priority" : "fcfs";
+    s.kv_policy = info.kv_policy;
+    s.preemption = info.preemption;
+    s.step_time_model = info.step_time_model;
+    s.block_size = info.engine.block_size;
+    s.num_gpu_blocks = info.engine.num_gpu_blocks;
+    if (info.kv_bytes_per_token > 0) s.kv_bytes_per_token = info.kv_bytes_per_token;
+    s.max_model_len = info.engine.max_model_len;
+    s.max_num_seqs = info.engine.max_num_seqs;
+    s.max_num_batched_tokens = info.engine.max_num_batched_tokens;
+    s.concurrency = info.max_concurrency;
+
+    for (const RequestRecord& r : outcome.requests)
+        KVSIM_CHECK(!completed(r) || (r.queue.count() >= 0 && r.ttft >= r.queue && r.e2e >= r.ttft && r.output_tokens >= 1),
+                    "a completed request's times are out of order");
+    const bool any_cut =
+        std::any_of(outcome.requests.begin(), outcome.requests.end(), [](const auto& r) { return !r.measured; });
+    const Tally t = tally(outcome, info.slo, true, info.exact_percentiles);
+    s.requests = t.requests;
+    s.completed = t.completed;
+    s.rejected = t.rejected;
+    s.timed_out = t.timed_out;
+    s.prompt_tokens = t.prompt;
+    s.output_tokens = t.output;
+    s.ttft = t.ttft;
+    s.tpot = t.tpot;
+    s.e2e = t.e2e;
+    s.queue = t.queue;
+    s.itl = distribution(outcome.itl);
+    s.preemptions = t.preemptions;
+    s.preempted_requests = t.preempted_requests;
+    s.recomputed_tokens = t.recomputed_tokens;
+
+    if (t.requests > 0)
+        s.duration_s = std::max(0.0, seconds((t.completed ? t.last_completion : outcome.end) - t.first_arrival));
+    if (s.duration_s > 0) {
+        s.request_throughput_req_s = static_cast<double>(t.completed) / s.duration_s;
+        s.output_throughput_tok_s = static_cast<double>(t.output_tokens) / s.duration_s;
+        s.total_token_throughput_tok_s = static_cast<double>(t.prompt_tokens + t.output_tokens) / s.duration_s;
+        if (info.slo.any()) s.goodput_req_s = static_cast<double>(t.met) / s.duration_s;
+    }
+    const std::int64_t judged = t.completed + t.rejected + t.timed_out;
+    if (info.slo.any() && judged > 0) s.slo_attainment = ratio(t.met, judged);
+
+    add_load_and_verdict(outcome, info.engine.max_num_seqs * outcome.replicas, s);
+    add_kv_and_batch(outcome, info.engine.enable_prefix_caching, s);
+
+    if (any_cut)
+        s.client = client_figures(outcome, tally(outcome, info.slo, false, info.exact_percentiles),
+                                  distribution(outcome.itl_all), info.slo.any());
+    else
+        s.client = client_figures(outcome, t, s.itl, info.slo.any());
+
+    s.warnings = info.warnings;
+    s.warnings.insert(s.warnings.end(), outcome.warnings.begin(), outcome.warnings.end());
+    add_warnings(outcome, s);
+    return s;
+}
+
+std::span<const Column> summary_columns() {
+    return columns;
+}
+
+std::string cell_text(const Cell& cell, Unit unit) {
+    if (const auto* text = std::get_if<std::string>(&cell)) return *text;
+    if (const auto* whole = std::get_if<std::int64_t>(&cell)) return std::to_string(*whole);
+    if (const auto* number = std::get_if<double>(&cell)) return unit == Unit::ms ? decimals(*number, 6) : shortest(*number);
+    return "";
+}
+
+}  // namespace kvsim
