@@ -82,7 +82,8 @@ Outcome run_one(Prepared& p, const RunOptions& run) {
     std::optional<StepLog> log;
     if (run.steps) {
         log.emplace(
-            *run.steps, [&workload](RequestId id) { return workload.name(id); }, options.replicas, options.engine.num_gpu_blocks - 1);
+            *run.steps, [&workload](RequestId id) { return workload.name(id); }, options.replicas,
+            options.engine.num_gpu_blocks - 1);
         options.on_step = [&log](std::int64_t replica, const StepRecord& record) { log->add(replica, record); };
     }
     Outcome outcome = simulate(options, *p.step_time, *p.router, log ? static_cast<Workload&>(workload) : *p.workload);
@@ -126,7 +127,8 @@ std::vector<OutputFolder> make_folders(const std::vector<Prepared>& all, const s
 
 bool colour() {
     const char* const term = std::getenv("TERM");
-    return isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr && term != nullptr && std::string_view(term) != "dumb";
+    return isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr && term != nullptr &&
+           std::string_view(term) != "dumb";
 }
 
 }  // namespace
@@ -159,7 +161,10 @@ int run_command(const std::vector<std::string>& args) {
         const Outcome outcome = run_one(p, run);
         const Summary& summary = summaries.emplace_back(summarize(p.info, outcome));
         write_files(folder, p, outcome, summary);
-        for (const std::string& warning : summary.warnings) log_warning(warning);
+        // The table and the Markdown carry them themselves.
+        if (run.quiet || (format != Format::table && format != Format::markdown)) {
+            for (const std::string& warning : summary.warnings) log_warning(warning);
+        }
         if (!run.quiet && (format != Format::csv || i == 0)) {
             print(render(format, p.info, outcome, summary, {.colour = colour(), .e2el = true}));
         } else if (!run.quiet) {
