@@ -11,6 +11,8 @@
 #include "kvsim/model/catalog.hpp"
 #include "kvsim/model/deployment.hpp"
 #include "kvsim/model/pieces.hpp"
+#include "kvsim/model/trace.hpp"
+#include "kvsim/model/workload_pieces.hpp"
 
 namespace kvsim::app {
 namespace {
@@ -50,6 +52,9 @@ const std::vector<Kind>& kinds() {
              return out;
          }},
         {"step_time", "step_time.model", [] { return lines_of(step_time_models()); }},
+        {"arrivals", "workload.arrivals.process", [] { return lines_of(arrival_processes()); }},
+        {"distributions", "workload.prompt_tokens.distribution", [] { return lines_of(length_distributions()); }},
+        {"traces", "workload.trace.format", [] { return lines_of(trace_formats()); }},
         {"routers", "router.policy", [] { return lines_of(routers()); }},
     };
     return all;

@@ -1,13 +1,10 @@
 #include "kvsim/app/prepare.hpp"
 
-#include <cmath>
-#include <limits>
-#include <string_view>
-
 #include "kvsim/app/process.hpp"
 #include "kvsim/base/check.hpp"
 #include "kvsim/config/load.hpp"
 #include "kvsim/model/pieces.hpp"
+#include "kvsim/model/workload_pieces.hpp"
 
 namespace kvsim::app {
 namespace {
@@ -36,6 +33,10 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
     info.warnings = warnings;
     info.warnings.insert(info.warnings.end(), deployment.warnings.begin(), deployment.warnings.end());
     info.max_concurrency = scenario.workload.max_concurrency;
+    if (const std::optional<ArrivalInfo> arrivals = configured_arrivals(scenario.workload)) {
+        info.request_rate = arrivals->rate;
+        info.burstiness = arrivals->burstiness;
+    }
     info.slo = scenario.slo;
     info.exact_percentiles = scenario.metrics.exact_percentiles;
     return info;

@@ -7,6 +7,8 @@
 #include "kvsim/base/text.hpp"
 #include "kvsim/config/scenario.hpp"
 #include "kvsim/model/pieces.hpp"
+#include "kvsim/model/trace.hpp"
+#include "kvsim/model/workload_pieces.hpp"
 
 namespace kvsim::app {
 namespace {
@@ -74,6 +76,11 @@ int schema_command(const std::vector<std::string>& args) {
         table(docs);
     }
     pieces("step_time models", "`step_time: {model: NAME, ...}`", step_time_models());
+    pieces("arrival processes", "`workload.arrivals: {process: NAME, ...}`", arrival_processes());
+    pieces("length distributions",
+           "`workload.prompt_tokens`, `workload.output_tokens`: `{distribution: NAME, ...}`; a bare integer is a constant.",
+           length_distributions());
+    pieces("trace formats", "`workload.trace: {path: FILE, format: NAME, ...}`", trace_formats());
     pieces("routers", "`router: {policy: NAME, ...}`", routers());
     return exit_done;
 }
