@@ -99,7 +99,9 @@ int guarded(const std::vector<std::string>& args) {
         std::fputs("interrupted\n", stderr);
         return 128 + stop_signal();
     } catch (const UserError& e) {
-        std::fprintf(stderr, "%s\n", e.what());
+        const std::string_view message = e.what();
+        const bool headed = message.find("error: ") != std::string_view::npos;
+        std::fprintf(stderr, "%s%s\n", headed ? "" : "error: ", e.what());
         return exit_bad_input;
     } catch (const std::filesystem::filesystem_error& e) {
         std::fprintf(stderr, "error: %s\n", e.what());

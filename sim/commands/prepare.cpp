@@ -25,7 +25,8 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
     info.engine = deployment.engine;
     info.kv_policy = deployment.engine.enable_prefix_caching ? "paged_prefix" : "paged";
     info.step_time_description = p.step_time->describe();
-    info.step_time_model = scenario.step_time.name;
+    // An unnamed model is whichever tier was available; its description opens with its name.
+    info.step_time_model = info.step_time_description.substr(0, info.step_time_description.find(':'));
     info.kv_bytes_per_token = deployment.budget.kv_bytes_per_token;
     info.gpu_memory_utilization = deployment.gpu_memory_utilization;
     info.derivation = deployment.budget.lines;
