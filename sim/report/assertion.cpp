@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "kvsim/base/check.hpp"

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -45,8 +46,8 @@ std::string figure(const std::optional<double>& value) {
 }
 
 std::string percent(double share) {
-    if (share > 0 && share < 0.0005) return "<0.1 %";
-    return fmt::format("{:.1f} %", share * 100);
+    if (share > 0 && share < 0.0005) return "<0.1%";
+    return fmt::format("{:.1f}%", share * 100);
 }
 
 std::string percent(const std::optional<double>& share) {
@@ -183,10 +184,10 @@ Facts engine_facts(const Summary& s) {
     std::string preemption = count_text(s.preemptions);
     if (s.preemptions > 0) {
         preemption += fmt::format(
-            " of {} ({} per request); {} tokens recomputed", plural(s.preempted_requests, "request", "requests"),
+            " on {} ({} per measured request); {} tokens recomputed", plural(s.preempted_requests, "request", "requests"),
             figure(static_cast<double>(s.preemptions) / static_cast<double>(s.requests)), count_text(s.recomputed_tokens));
         if (s.swapped_tokens > 0) preemption += fmt::format(", {} tokens swapped", count_text(s.swapped_tokens));
-        preemption += fmt::format(", {} of the step time", percent(s.recompute_time_share));
+        preemption += fmt::format(", {} of step time", percent(s.recompute_time_share));
     }
     facts.emplace_back("Preemptions", preemption);
     std::string hits = "prefix caching off";

@@ -246,7 +246,9 @@ void add_warnings(const Outcome& o, Summary& s) {
         s.warnings.push_back("no measured request completed: there are no latencies to report");
     if (s.requests == 0 && !o.requests.empty())
         s.warnings.push_back("every request fell into the warm-up: nothing is measured");
-    if (s.verdict == "overloaded")
+    if (s.verdict == "overloaded" && !s.offered_rate_req_s)
+        s.warnings.push_back("all requests arrive at once: queue, TTFT and E2E measure their number; compare throughput only");
+    else if (s.verdict == "overloaded")
         s.warnings.push_back(
             "overloaded: requests arrive faster than they finish, so queue, TTFT and E2E grow with the length of the run; "
             "lower the rate or compare throughput only");

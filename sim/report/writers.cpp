@@ -1,6 +1,7 @@
 #include "kvsim/report/writers.hpp"
 
-#include <array>
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -45,9 +46,9 @@ public:
         separate();
         append_integer(out_, value);
     }
-    void number(double value) {
+    void number(double value) { number_text(shortest(value)); }
+    void number_text(std::string_view text) {
         separate();
-        const std::string text = shortest(value);
         out_ += text;
         if (text.find_first_of(".e") == std::string::npos) out_ += ".0";
     }
@@ -77,10 +78,10 @@ public:
         key(name);
         number(value);
     }
-    void cell(const Cell& value) {
+    void cell(const Cell& value, Unit unit) {
         if (const auto* words = std::get_if<std::string>(&value)) return text(*words);
         if (const auto* whole = std::get_if<std::int64_t>(&value)) return integer(*whole);
-        if (const auto* real = std::get_if<double>(&value)) return number(*real);
+        if (std::holds_alternative<double>(value)) return number_text(cell_text(value, unit));
         null();
     }
 
@@ -175,7 +176,7 @@ void add_kvsim_object(Json& json, const RunInfo& info, const Outcome& outcome, c
     json.open('{');
     for (const Column& column : summary_columns()) {
         json.key(column.name);
-        json.cell(column.get(s));
+        json.cell(column.get(s), column.unit);
     }
     json.member("pipeline_parallel_size", info.pipeline_parallel_size);
     json.member("data_parallel_size", info.data_parallel_size);
@@ -291,29 +292,6 @@ void write_file(const std::filesystem::path& path, std::string_view content) {
 }
 
 }  // namespace
-
-void append_json_string(std::string& out, std::string_view text) {
-    constexpr std::string_view hex = "0123456789abcdef";
-    out += '"';
-    for (const char c : text) {
-        const auto byte = static_cast<unsigned char>(c);
-        if (c == '"' || c == '\\') {
-            out += '\\';
-            out += c;
-        } else if (c == '\n') {
-            out += "\\n";
-        } else if (c == '\t') {
-            out += "\\t";
-        } else if (byte < 0x20) {
-            out += "\\u00";
-            out += hex[byte >> 4U];
-            out += hex[byte & 15U];
-        } else {
-            out += c;
-        }
-    }
-    out += '"';
-}
 
 void append_csv_field(std::string& out, std::string_view field) {
     if (field.find_first_of(",\"\r\n") == std::string_view::npos) {

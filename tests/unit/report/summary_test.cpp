@@ -1,0 +1,321 @@
+#include "kvsim/report/summary.hpp"
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include "kvsim/base/check.hpp"
+#include "sample_run.hpp"
+
+using namespace kvsim;
+using namespace kvsim::test;
+
+namespace {
+
+std::map<std::string, std::string> cells(const Summary& s) {
+    std::map<std::string, std::string> out;
+    for (const Column& c : summary_columns()) out[std::string(c.name)] = cell_text(c.get(s), c.unit);
+    return out;
+}
+
+bool has_warning(const Summary& s, std::string_view part) {
+    for (const std::string& w : s.warnings) {
+        if (w.find(part) != std::string::npos) return true;
+    }
+    return false;
+}
+
+}  // namespace
+
+TEST_CASE("summary: every column of a run computed by hand") {
+    const std::map<std::string, std::string> expected{
+        {"scenario", "sample"},
+        {"scenario_hash", "0123456789abcdef"},
+        {"kvsim_version", "9.8.7"},
+        {"seed", "42"},
+        {"model", "org/model-8B"},
+        {"gpu", "H100"},
+        {"tensor_parallel_size", "2"},
+        {"replicas", "1"},
+        {"preset", "vllm-v1"},
+        {"scheduling_policy", "fcfs"},
+        {"kv_policy", "paged_prefix"},
+        {"preemption", "recompute"},
+        {"step_time_model", "constant"},
+        {"block_size", "16"},
+        {"num_gpu_blocks", "101"},
+        {"kv_bytes_per_token", "65536"},
+        {"max_model_len", "800"},
+        {"max_num_seqs", "8"},
+        {"max_num_batched_tokens", "512"},
+        {"requests", "4"},
+        {"completed", "3"},
+        {"rejected", "1"},
+        {"timed_out", "0"},
+        {"prompt_tokens_mean", "200"},  // the rejected one's 900 do not count
+        {"prompt_tokens_p50", "200"},
+        {"prompt_tokens_p99", "298"},  // rank 1.98
+        {"output_tokens_mean", "14.333333333333334"},
+        {"output_tokens_p50", "11"},
+        {"output_tokens_p99", "30.6"},
+        {"offered_rate_req_s", "2.6666666666666665"},  // 4 / 1.5 s
+        {"concurrency", ""},
+        {"duration_s", "2.5"},
+        {"request_throughput_req_s", "1.2"},
+        {"output_throughput_tok_s", "17.2"},        // 43 / 2.5
+        {"total_token_throughput_tok_s", "257.2"},  // 643 / 2.5
+        {"goodput_req_s", "0.8"},
+        {"slo_attainment", "0.5"},  // 2 of 4
+        {"ttft_mean_ms", "110"},
+        {"ttft_p50_ms", "80"},
+        {"ttft_p90_ms", "176"},  // 80 + 0.8 * 120
+        {"ttft_p95_ms", "188"},
+        {"ttft_p99_ms", "197.6"},
+        {"tpot_mean_ms", "26.666667"},  // of 10 and 43.333333
+        {"tpot_p50_ms", "26.666667"},
+        {"tpot_p90_ms", "40"},
+        {"tpot_p95_ms", "41.666666"},
+        {"tpot_p99_ms", "43"},
+        {"itl_mean_ms", "0.00125"},
+        {"itl_p50_ms", "0.001"},
+        {"itl_p90_ms", "0.002"},
+        {"itl_p95_ms", "0.002"},
+        {"itl_p99_ms", "0.002"},
+        {"e2e_mean_ms", "576.666667"},
+        {"e2e_p50_ms", "150"},
+        {"e2e_p90_ms", "1230"},
+        {"e2e_p95_ms", "1365"},
+        {"e2e_p99_ms", "1473"},
+        {"queue_mean_ms", "53.333333"},
+        {"queue_p50_ms", "20"},
+        {"queue_p90_ms", "116"},
+        {"queue_p95_ms", "128"},
+        {"queue_p99_ms", "137.6"},
+        {"preemptions", "2"},
+        {"preempted_requests", "1"},
+        {"recomputed_tokens", "310"},
+        {"swapped_tokens", "0"},
+        {"recompute_time_share", "0.25"},
+        {"prefix_hit_rate", "0.1"},
+        {"resume_hit_rate", "0.05"},
+        {"kv_usage_mean", "0.25"},
+        {"kv_usage_peak", "0.8"},
+        {"kv_token_share", "0.625"},
+        {"kv_reserved_share", "0.125"},
+        {"kv_internal_share", "0.05"},
+        {"kv_external_share", "0.2"},
+        {"batch_size_mean", "1.5"},
+        {"batch_tokens_mean", "25"},
+        {"steps", "40"},
+        {"bound_seats", "0.1"},
+        {"bound_token_budget", "0.05"},
+        {"bound_kv_blocks", "0.2"},
+        {"bound_no_waiting", "0.65"},
+        {"load", "1.3333333333333333"},  // 2 finished in 1 s of waiting: 2.67 / 2
+        {"verdict", "stable"},
+    };
+    const Summary s = summarize(sample_info(), sample_outcome());
+    const auto found = cells(s);
+    CHECK(found.size() == expected.size());
+    for (const auto& cell : expected) {
+        CAPTURE(cell.first);
+        REQUIRE(found.contains(cell.first));
+        CHECK(found.at(cell.first) == cell.second);
+    }
+    CHECK(has_warning(s, "a warning of the configuration"));
+    CHECK(has_warning(s, "p99 1000, p95 200, p90 100"));
+}
+
+TEST_CASE("summary: the columns stand in the order of the contract") {
+    std::string names;
+    for (const Column& c : summary_columns()) names += std::string(c.name) + ",";
+    std::string expected =
+        "scenario,scenario_hash,kvsim_version,seed,model,gpu,tensor_parallel_size,replicas,preset,scheduling_policy,kv_policy,"
+        "preemption,step_time_model,block_size,num_gpu_blocks,kv_bytes_per_token,max_model_len,max_num_seqs,"
+        "max_num_batched_tokens,requests,completed,rejected,timed_out,prompt_tokens_mean,prompt_tokens_p50,prompt_tokens_p99,"
+        "output_tokens_mean,output_tokens_p50,output_tokens_p99,offered_rate_req_s,concurrency,duration_s,"
+        "request_throughput_req_s,output_throughput_tok_s,total_token_throughput_tok_s,goodput_req_s,slo_attainment,";
+    for (const char* metric : {"ttft", "tpot", "itl", "e2e", "queue"}) {
+        for (const char* statistic : {"mean", "p50", "p90", "p95", "p99"})
+            expected += std::string(metric) + "_" + statistic + "_ms,";
+    }
+    expected +=
+        "preemptions,preempted_requests,recomputed_tokens,swapped_tokens,recompute_time_share,prefix_hit_rate,resume_hit_rate,"
+        "kv_usage_mean,kv_usage_peak,kv_token_share,kv_reserved_share,kv_internal_share,kv_external_share,batch_size_mean,"
+        "batch_tokens_mean,steps,bound_seats,bound_token_budget,bound_kv_blocks,bound_no_waiting,load,verdict,";
+    CHECK(names == expected);
+}
+
+TEST_CASE("summary: what vllm bench serve would see") {
+    const ClientFigures c = summarize(sample_info(), sample_outcome()).client;
+    CHECK(c.num_prompts == 4);
+    CHECK(c.completed == 3);
+    CHECK(c.failed == 1);
+    CHECK(c.total_input_tokens == 600);
+    CHECK(c.total_output_tokens == 43);
+    CHECK(c.request_throughput == doctest::Approx(1.2));
+    REQUIRE(c.request_goodput);
+    CHECK(*c.request_goodput == doctest::Approx(0.8));
+    CHECK(c.ttft.standard_deviation == doctest::Approx(64.807407));  // population: sqrt(4200)
+    CHECK(c.max_concurrent_requests == 3);
+}
+
+TEST_CASE("summary: warm-up is cut from the summary and kept for the client") {
+    Outcome o = sample_outcome();
+    o.requests[0].measured = false;
+    o.itl_all = o.itl;
+    o.itl = LogLinearHistogram(10);
+    o.itl.add(1500, 30);
+    const Summary s = summarize(sample_info(), o);
+    CHECK(s.requests == 3);
+    CHECK(s.completed == 2);
+    CHECK(s.ttft.mean == doctest::Approx(140));
+    CHECK(s.itl.p50 == doctest::Approx(0.0015));
+    CHECK(s.duration_s == 2.0);  // from the first measured arrival
+    CHECK(s.request_throughput_req_s == 1.0);
+    CHECK(s.client.num_prompts == 4);
+    CHECK(s.client.completed == 3);
+    CHECK(s.client.duration_s == 2.5);
+    CHECK(s.client.ttft.mean == doctest::Approx(110));
+    CHECK(s.client.itl.mean == doctest::Approx(0.00125));
+}
+
+TEST_CASE("summary: cells that do not apply are empty") {
+    RunInfo info = sample_info();
+    info.slo = {};
+    info.engine.enable_prefix_caching = false;
+    info.kv_bytes_per_token = 0;
+    info.gpu = "";
+    const auto found = cells(summarize(info, Outcome{}));
+    for (const char* name :
+         {"gpu", "kv_bytes_per_token", "prompt_tokens_mean", "offered_rate_req_s", "concurrency", "request_throughput_req_s",
+          "goodput_req_s", "slo_attainment", "ttft_mean_ms", "itl_p99_ms", "recompute_time_share", "prefix_hit_rate",
+          "resume_hit_rate", "kv_usage_mean", "kv_usage_peak", "kv_token_share", "batch_size_mean", "bound_seats", "load"}) {
+        CAPTURE(name);
+        CHECK(found.at(name) == "");
+    }
+    CHECK(found.at("requests") == "0");
+    CHECK(found.at("duration_s") == "0");
+    CHECK(found.at("verdict") == "stable");
+
+    Outcome o = sample_outcome();
+    CHECK(cells(summarize(info, o)).at("prefix_hit_rate") == "");  // hits counted, but caching is off
+    info.engine.enable_prefix_caching = true;
+    o.counters.hit_tokens_first = 0;
+    CHECK(cells(summarize(info, o)).at("prefix_hit_rate") == "0");
+    o.counters.tokens_resume = 0;
+    CHECK(cells(summarize(info, o)).at("resume_hit_rate") == "");
+}
+
+TEST_CASE("summary: offered rate and load without an arrival window") {
+    Outcome o = sample_outcome();
+    o.last_arrival = o.first_arrival;  // all at once
+    Summary s = summarize(sample_info(), o);
+    CHECK_FALSE(s.offered_rate_req_s);
+    CHECK_FALSE(s.load);
+    o.integrals.any_waiting = ms(100);  // 4 % of the run: the idle share decides
+    s = summarize(sample_info(), o);
+    REQUIRE(s.load);
+    CHECK(*s.load == doctest::Approx(0.8));
+    o = sample_outcome();
+    o.integrals.finished_while_waiting = 0;
+    CHECK_FALSE(summarize(sample_info(), o).load);
+}
+
+TEST_CASE("summary: load counts the capacity of all replicas") {
+    Outcome o = sample_outcome();
+    o.replicas = 2;
+    // Each replica has 1 s with waiting requests and finishes 2 in it: the two together can do 4 a second.
+    o.integrals.bound = {ms(1000), ms(500), ms(250), ms(3250)};
+    o.integrals.any_waiting = ms(2000);
+    o.integrals.finished_while_waiting = 4;
+    const Summary s = summarize(sample_info(), o);
+    REQUIRE(s.load);
+    CHECK(*s.load == doctest::Approx(4 / 1.5 / 4));
+    CHECK(s.kv_usage_mean == doctest::Approx(0.125));
+}
+
+TEST_CASE("summary: verdicts") {
+    Outcome o = sample_outcome();
+    o.counters.waiting_at_last_arrival = 11;  // seats are 8, so more than max(10, 8)
+    Summary s = summarize(sample_info(), o);
+    CHECK(s.verdict == "overloaded");
+    CHECK(has_warning(s, "overloaded:"));
+    Outcome burst = o;
+    burst.last_arrival = burst.first_arrival;
+    CHECK(has_warning(summarize(sample_info(), burst), "all requests arrive at once"));
+    o.counters.waiting_at_last_arrival = 10;
+    CHECK(summarize(sample_info(), o).verdict == "stable");
+    o.counters.waiting_at_last_arrival = 100;
+    o.counters.completed_by_last_arrival = 4;
+    CHECK(summarize(sample_info(), o).verdict == "stable");
+
+    o = sample_outcome();
+    o.integrals.bound = {ms(1251), ms(0), ms(0), ms(1249)};
+    s = summarize(sample_info(), o);
+    CHECK(s.verdict == "saturated");
+    CHECK(has_warning(s, "TTFT near saturation"));
+    o.integrals.bound = {ms(1250), ms(0), ms(0), ms(1250)};
+    CHECK(summarize(sample_info(), o).verdict == "stable");
+    o.stall_report = "replica 0: ...";
+    CHECK(has_warning(summarize(sample_info(), o), "stalled"));
+}
+
+TEST_CASE("summary: the sample size decides which percentiles are warned about") {
+    Outcome o = sample_outcome();
+    const RequestRecord one = o.requests[0];
+    o.requests.assign(999, one);
+    CHECK(has_warning(summarize(sample_info(), o), "needed are: p99 1000"));
+    o.requests.assign(1000, one);
+    CHECK_FALSE(has_warning(summarize(sample_info(), o), "percentiles rest"));
+    o.requests.assign(150, one);
+    CHECK(has_warning(summarize(sample_info(), o), "needed are: p99 1000, p95 200"));
+}
+
+TEST_CASE("summary: percentiles from a histogram are close to the exact ones") {
+    RunInfo info = sample_info();
+    info.exact_percentiles = false;
+    const Summary s = summarize(info, sample_outcome());
+    CHECK(s.ttft.mean == doctest::Approx(110));
+    CHECK(s.ttft.p90 == doctest::Approx(176).epsilon(0.0005));
+    CHECK(s.e2e.p99 == doctest::Approx(1473).epsilon(0.0005));
+}
+
+TEST_CASE("slo: limits are inclusive, TPOT is not rounded, only judged requests count") {
+    config::SloConfig slo;
+    RequestRecord r = request(ms(0), 10, 4, ms(1), ms(10), SimDuration(10'000'031));
+    CHECK(slo_met(r, slo) == std::nullopt);
+    slo.tpot = SimDuration(10);  // 31 ns over 3 gaps is above 10 ns, although it rounds to it
+    CHECK(time_per_output_token(r) == SimDuration(10));
+    CHECK(slo_met(r, slo) == false);
+    slo.tpot = SimDuration(11);
+    CHECK(slo_met(r, slo) == true);
+    slo.ttft = ms(10);
+    slo.queue = ms(1);
+    slo.e2e = SimDuration(10'000'031);
+    CHECK(slo_met(r, slo) == true);
+    slo.queue = SimDuration(999'999);
+    CHECK(slo_met(r, slo) == false);
+    slo.queue.reset();
+    slo.e2e = ms(10);
+    CHECK(slo_met(r, slo) == false);
+
+    slo = {};
+    slo.tpot = SimDuration(1);
+    r.output_tokens = 1;
+    r.e2e = r.ttft;
+    CHECK_FALSE(time_per_output_token(r));
+    CHECK(slo_met(r, slo) == true);  // TPOT 0
+    for (const FinishReason reason : {FinishReason::unfinished, FinishReason::cancelled, FinishReason::failed}) {
+        r.finish = reason;
+        CHECK(slo_met(r, slo) == std::nullopt);
+    }
+    r.finish = FinishReason::timed_out;
+    CHECK(slo_met(r, slo) == false);
+}
+
+TEST_CASE("summary: a record that contradicts itself is a bug, not a figure") {
+    Outcome o = sample_outcome();
+    o.requests[0].e2e = ms(1);  // before its first token
+    CHECK_THROWS_AS(summarize(sample_info(), o), InternalError);
+}
