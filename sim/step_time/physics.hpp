@@ -1,0 +1,99 @@
+#pragma once
+// The kernel-level step-time model behind `fitted` and `roofline`: a step is the sum of its kernels, each bounded by bandwidth
+// and by FLOP rate. Equations and constants were fitted to public kernel measurements (scenarios/catalog/step_time.yaml).
+//
+// Notation (per GPU): T tokens padded to the CUDA-graph sizes, n sequences, s and c a chunk's new tokens and its context
+// before, L a decode row's context, H and G query and KV heads, d head_dim, h hidden, i MLP width, V vocabulary, w bytes per
+// weight, B bytes/us, F FLOP/us, |a,b|p = (a^p + b^p)^(1/p). Microseconds.
+//   gemm(m, n, k)   t0 + |(w n k + 2 m (n + k)) / (B eb), 2 m n k / (F ef)|p
+//   elementwise     et0 per kernel + bytes / (B eeb): two norms 8 h T, rope 4 (H + G) d T, activation 6 i T (dense layers; a
+//   plain MLP
+//                   4 i T), with qk-norm two of 4 (H + G) d T
+//   attention       decode only: at0 + 4 G d sum(L) / (B eb_d) + tb n G / SM
+//                   mixed: at0 + sum over chunks of 4 H d s (c + s/2 + dl) / (F ef_a) / min(1, H ceil(s/128) / SM)^w_a
+//                   + |4 G d sum(L) / (B eb_d), 4 R H d sum(L) / (F ef_a)|2 + te n H ceil(s_max/128) / SM; packed_gqa: G for H
+//                   in the R term; fp8 KV halves the bytes
+//   all-reduce      two per layer: ar_a + ar_a2 (tp - 2) + 2 (tp - 1)/tp 2 T h / (link ar_e)
+//   experts         mt0 + |(A 3 h i w + 2 T k (2 h + 3 i)) / (B meb), 6 T k h i / (F mef)|mp, A = E (1 - (1 - k/E)^T), and the
+//   router
+//                   gemm(T, E, h); shared experts are two GEMMs
+//   head            gemm(sampled, V, h) + s0 + s1 sampled
+//   between steps   0 with asynchronous scheduling, else 1000 us + 22 us n
+// fp8 weights: w = 1 and F times fp8_factor in GEMM and experts; head and router stay 16 bit.
+// Latent attention (MLA) has no fit of its own. Assumed: decode in absorbed form, reading (r + rope) elements and 2 H (2 r +
+// rope) FLOP per context token, the larger bound by |.,.|2; prefill in expanded form with 2 H (nope + rope + v) FLOP for 4 H d;
+// no R term (decode rows run in a kernel of their own); the projections are GEMMs, those to the latents repeated on every rank.
+// Pipeline stages run one after another for a step; the transfer between them is free.
+
+#include <vector>
+
+#include "kvsim/model/deployment.hpp"
+
+namespace kvsim {
+
+class PhysicsModel final : public StepTimeModel {
+public:
+    /// `deployment` has a model with its whole shape; `constants` has no blank but fp8_factor. `tier` opens describe().
+    PhysicsModel(const StepTimeConstants& constants, const Deployment& deployment, std::string tier);
+
+    [[nodiscard]] SimDuration duration(const StepShape& shape) const override;
+    [[nodiscard]] std::optional<DecodeLine> decode_line(std::int64_t rows) const override;
+    [[nodiscard]] std::string describe() const override { return description_; }
+    [[nodiscard]] SimDuration default_api() const override { return std::chrono::milliseconds(8); }
+
+private:
+    /// FLOP rate and bytes per weight of a group of GEMMs.
+    struct Precision {
+        double weight_bytes;
+        double flop_us;
+    };
+    [[nodiscard]] double gemm(double m, double n, double k, const Precision& precision) const;
+    [[nodiscard]] double token_kernels(std::int64_t tokens) const;  ///< everything that depends on T alone, all layers
+    [[nodiscard]] double projections(double t) const;
+    [[nodiscard]] double elementwise(double t, bool dense) const;
+    [[nodiscard]] double mlp(double t) const;
+    [[nodiscard]] double experts(double t) const;
+    [[nodiscard]] double all_reduce(double t) const;
+    [[nodiscard]] double head(std::int64_t sampled) const;
+    [[nodiscard]] double between_steps(std::int64_t sequences) const;
+    [[nodiscard]] double decode_base(std::int64_t rows, std::int64_t sampled) const;
+    [[nodiscard]] double mixed_attention(const StepShape& shape) const;
+
+    StepTimeConstants c_;
+    ModelSpec model_;
+    std::string description_;
+    bool async_;
+    double tp_;
+    double layers_, dense_layers_, moe_layers_;
+    double heads_, kv_heads_, head_dim_, hidden_, vocab_;  // per GPU
+    double bandwidth_;                                     // bytes/us
+    double flops_;                                         // FLOP/us
+    double link_;                                          // bytes/us
+    Precision linear_, kept_;
+    double kv_read_;           ///< bytes of KV per context token and layer, per GPU
+    double context_us_;        ///< per context token of a decode-only step, one layer
+    double mixed_context_us_;  ///< per context token of the decode rows of a mixed step, one layer
+    double chunk_flop_;        ///< FLOP per (new token x context token) of a chunk, one layer
+    // Prices by T and by rows, filled when first asked; NaN = not yet.
+    mutable std::vector<double> token_cache_;
+    mutable std::vector<double> head_cache_;
+    mutable std::vector<double> decode_cache_;
+};
+
+/// Reports what a physical step time needs and the deployment lacks; then false.
+bool check_physics(std::string_view name, const Deployment& deployment, const config::Value& params,
+                   config::Diagnostics& diagnostics);
+/// The model, or null after reporting that collectives have no link to run over.
+std::unique_ptr<StepTimeModel> make_physics(const StepTimeConstants& constants, const Deployment& deployment, std::string tier,
+                                            const config::Value& params, config::Diagnostics& diagnostics);
+/// The keys of a model without parameters: only the naming one.
+std::vector<config::FieldDoc> physics_docs();
+
+/// T -> the CUDA-graph capture size it is padded to: 1, 2, 4, multiples of 8 to 256 and of 16 to 512; above, T itself.
+constexpr std::int64_t padded_tokens(std::int64_t tokens) {
+    if (tokens <= 2 || tokens > 512) return tokens;
+    if (tokens <= 4) return 4;
+    return tokens <= 256 ? ceil_div(tokens, 8) * 8 : ceil_div(tokens, 16) * 16;
+}
+
+}  // namespace kvsim
