@@ -1,0 +1,87 @@
+#include "kvsim/app/prepare.hpp"
+
+#include "kvsim/app/process.hpp"
+#include "kvsim/base/check.hpp"
+#include "kvsim/config/load.hpp"
+#include "kvsim/model/pieces.hpp"
+#include "kvsim/model/workload_pieces.hpp"
+
+namespace kvsim::app {
+namespace {
+
+RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
+    const config::Scenario& scenario = p.scenario;
+    const Deployment& deployment = p.deployment;
+    RunInfo info;
+    info.scenario = scenario.name;
+    info.scenario_hash = scenario.hash;
+    info.version = KVSIM_VERSION;
+    info.seed = scenario.seed;
+    info.model = deployment.model_name;
+    info.gpu = deployment.gpu_name;
+    info.tensor_parallel_size = deployment.tensor_parallel_size;
+    info.pipeline_parallel_size = deployment.pipeline_parallel_size;
+    info.data_parallel_size = deployment.data_parallel_size;
+    info.engine = deployment.engine;
+    info.kv_policy = deployment.engine.enable_prefix_caching ? "paged_prefix" : "paged";
+    info.step_time_description = p.step_time->describe();
+    // An unnamed model is whichever tier was available; its description opens with its name.
+    info.step_time_model = info.step_time_description.substr(0, info.step_time_description.find(':'));
+    info.kv_bytes_per_token = deployment.budget.kv_bytes_per_token;
+    info.gpu_memory_utilization = deployment.gpu_memory_utilization;
+    info.derivation = deployment.budget.lines;
+    info.deviations = deployment.deviations;
+    info.warnings = warnings;
+    info.warnings.insert(info.warnings.end(), deployment.warnings.begin(), deployment.warnings.end());
+    info.max_concurrency = scenario.workload.max_concurrency;
+    if (const std::optional<ArrivalInfo> arrivals = configured_arrivals(scenario.workload)) {
+        info.request_rate = arrivals->rate;
+        info.burstiness = arrivals->burstiness;
+    }
+    info.slo = scenario.slo;
+    info.exact_percentiles = scenario.metrics.exact_percentiles;
+    return info;
+}
+
+}  // namespace
+
+Prepared prepare(const std::filesystem::path& file, const std::vector<std::string>& sets, config::Diagnostics& diagnostics) {
+    Prepared p;
+    config::Value root = config::load_yaml(file, diagnostics);
+    if (!diagnostics.ok()) return p;
+    for (const std::string& assignment : sets) config::apply_set(root, assignment, diagnostics);
+    p.scenario = config::read_scenario(root, file, diagnostics);
+    p.deployment = resolve_deployment(p.scenario, Catalog::open(), diagnostics);
+    p.step_time = make_step_time(p.scenario.step_time, p.deployment, diagnostics);
+    const auto seed = static_cast<std::uint64_t>(p.scenario.seed);
+    p.router = make_router(p.scenario.router, seed, diagnostics);
+    p.workload = make_workload(p.scenario.workload, seed, file.parent_path(), diagnostics);
+    if (!diagnostics.ok()) return p;
+
+    p.info = describe(p, diagnostics.warnings());
+    p.options.engine = p.deployment.engine;
+    p.options.replicas = p.deployment.engine_replicas();
+    p.options.api = p.deployment.api.value_or(p.step_time->default_api());
+    p.options.max_concurrency = p.scenario.workload.max_concurrency;
+    p.options.warmup_time = p.scenario.measure.warmup_time;
+    p.options.warmup_requests = p.scenario.measure.warmup_requests;
+    if (p.scenario.output.timeline) p.options.timeline_interval = p.scenario.output.timeline_interval;
+    p.options.stop = &stop_requested();
+    return p;
+}
+
+std::vector<Prepared> prepare_all(const std::vector<std::string>& files, const std::vector<std::string>& sets) {
+    std::vector<Prepared> all;
+    std::string errors;
+    for (const std::string& file : files) {
+        try {
+            config::Diagnostics diagnostics;
+            all.push_back(prepare(file, sets, diagnostics));
+            diagnostics.throw_if_errors();
+        } catch (const UserError& e) { errors += (errors.empty() ? "" : "\n") + std::string(e.what()); }
+    }
+    if (!errors.empty()) throw UserError(errors);
+    return all;
+}
+
+}  // namespace kvsim::app

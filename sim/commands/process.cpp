@@ -1,0 +1,82 @@
+#include "kvsim/app/process.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "kvsim/base/check.hpp"
+#include "kvsim/base/text.hpp"
+#include "kvsim/engine/simulation.hpp"
+
+namespace kvsim::app {
+namespace {
+
+std::atomic<bool> stop{false};
+std::atomic<int> signal_number{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free, "set inside a signal handler");
+
+extern "C" void on_signal(int number) {
+    signal_number.store(number);
+    stop.store(true);
+}
+
+}  // namespace
+
+void install_signal_handlers() {
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+}
+
+const std::atomic<bool>& stop_requested() {
+    return stop;
+}
+
+int stop_signal() {
+    return signal_number.load();
+}
+
+void throw_if_stopped() {
+    if (stop.load()) throw Interrupted{};
+}
+
+void print(std::string_view text) {
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
+        throw UserError(std::string("error: cannot write to standard output: ") + std::strerror(errno));
+    }
+}
+
+void flush_output() {
+    if (std::fflush(stdout) != 0) {
+        throw UserError(std::string("error: cannot write to standard output: ") + std::strerror(errno));
+    }
+}
+
+Progress::Progress(std::string name, bool enabled)
+    : name_(std::move(name)), enabled_(enabled && isatty(STDERR_FILENO) == 1), start_(Clock::now()), last_(start_) {}
+
+Progress::~Progress() {
+    if (shown_) std::fputs("\r\x1b[K", stderr);
+}
+
+void Progress::update(SimTime now, std::int64_t finished, std::optional<std::int64_t> total) {
+    if (!enabled_) return;
+    const Clock::time_point wall = Clock::now();
+    if (wall - last_ < std::chrono::milliseconds(100)) return;
+    last_ = wall;
+    const double seconds = std::chrono::duration<double>(wall - start_).count();
+    std::string line = "\r" + name_ + ": " + decimals(to_seconds(now), 0) + " s simulated, " + std::to_string(finished);
+    if (total) line += "/" + std::to_string(*total);
+    line += " requests, " + decimals(static_cast<double>(finished) / seconds, 0) + " requests/s\x1b[K";
+    std::fputs(line.c_str(), stderr);
+    shown_ = true;
+}
+
+}  // namespace kvsim::app

@@ -1,0 +1,186 @@
+// kvsim SCENARIO.yaml...: validate everything, then simulate one after the other, then write.
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "kvsim/app/command.hpp"
+#include "kvsim/app/output_folder.hpp"
+#include "kvsim/app/prepare.hpp"
+#include "kvsim/app/process.hpp"
+#include "kvsim/base/check.hpp"
+#include "kvsim/report/assertion.hpp"
+#include "kvsim/report/render.hpp"
+#include "kvsim/report/step_log.hpp"
+#include "kvsim/report/writers.hpp"
+
+namespace kvsim::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<std::string_view, 5> formats{"table", "vllm", "json", "csv", "markdown"};
+constexpr std::array<std::string_view, 6> log_levels{"warn", "trace", "debug", "info", "error", "off"};
+
+const Usage& usage() {
+    static const Usage run{
+        "run",
+        "kvsim SCENARIO.yaml... [options]",
+        "Simulates each scenario, prints its summary and writes summary.csv, requests.csv, timeline.csv and summary.json.\n"
+        "Every scenario is validated before the first one runs.",
+        {{"set", "KEY.PATH=VALUE", "change a key of the scenario: --set engine.max_num_seqs=64", true},
+         {"seed", "N", "the same as --set seed=N"},
+         {"out", "DIR", "where the files go (results/NAME); with several scenarios DIR/NAME/ and DIR/summary.csv"},
+         {"format", "FORMAT", "what is printed: table, vllm, json, csv or markdown (table)"},
+         {"assert", "'METRIC OP VALUE'", "exit 1 unless it holds: 'ttft_p99 <= 2s', 'preemptions == 0'", true},
+         {"steps", "FILE", "log every engine step as a JSON line"},
+         {"quiet", "", "print nothing but errors and failed assertions"},
+         {"log-level", "LEVEL", "trace, debug, info, warn, error or off, on standard error (warn)"}},
+        "a scenario file",
+        1,
+        static_cast<std::size_t>(-1)};
+    return run;
+}
+
+/// Remembers the names a trace gives its requests, as they are issued: the step log is written before the run ends.
+class NamedWorkload final : public Workload {
+public:
+    explicit NamedWorkload(Workload& inner) : inner_(inner) {}
+    [[nodiscard]] std::optional<SimTime> next_time() override { return inner_.next_time(); }
+    void pop(Arrival& out) override {
+        inner_.pop(out);
+        names_.push_back(out.external_id);
+    }
+    void finished(RequestId id, SimTime now) override { inner_.finished(id, now); }
+    [[nodiscard]] std::optional<std::int64_t> size_hint() const override { return inner_.size_hint(); }
+
+    [[nodiscard]] std::string name(RequestId id) const { return names_[id].empty() ? std::to_string(id) : names_[id]; }
+
+private:
+    Workload& inner_;
+    std::vector<std::string> names_;
+};
+
+struct RunOptions {
+    bool quiet = false;
+    std::optional<fs::path> steps;
+};
+
+Outcome run_one(Prepared& p, const RunOptions& run) {
+    SimulationOptions options = p.options;
+    Progress progress(p.scenario.name, !run.quiet);
+    const std::optional<std::int64_t> total = p.workload->size_hint();
+    options.on_progress = [&](const Outcome& outcome, SimTime now) {
+        progress.update(now, outcome.counters.completed + outcome.counters.rejected, total);
+    };
+    NamedWorkload workload(*p.workload);
+    std::optional<StepLog> log;
+    if (run.steps) {
+        log.emplace(
+            *run.steps, [&workload](RequestId id) { return workload.name(id); }, options.replicas,
+            options.engine.num_gpu_blocks - 1);
+        options.on_step = [&log](std::int64_t replica, const StepRecord& record) { log->add(replica, record); };
+    }
+    Outcome outcome = simulate(options, *p.step_time, *p.router, log ? static_cast<Workload&>(workload) : *p.workload);
+    throw_if_stopped();
+    if (!outcome.stall_report.empty()) throw UserError("error: " + p.scenario.name + ": " + outcome.stall_report);
+    if (log) log->finish("done", {});
+    return outcome;
+}
+
+void write_files(const fs::path& folder, const Prepared& p, const Outcome& outcome, const Summary& summary) {
+    if (p.scenario.output.requests) write_requests_csv(folder / "requests.csv", outcome, p.info.slo);
+    if (p.scenario.output.timeline) write_timeline_csv(folder / "timeline.csv", outcome);
+    write_summary_json(folder / "summary.json", p.info, outcome, summary);
+    write_summary_csv(folder / "summary.csv", {&summary, 1});
+}
+
+/// Names become folders, so they must be plain and differ.
+void check_names(const std::vector<Prepared>& all) {
+    std::set<std::string_view> seen;
+    for (const Prepared& p : all) {
+        const std::string& name = p.scenario.name;
+        if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+            throw UserError("error: " + p.scenario.file.string() + ": the name '" + name + "' cannot be a folder's name");
+        }
+        if (!seen.insert(name).second) {
+            throw UserError("error: " + p.scenario.file.string() + ": another scenario is named '" + name +
+                            "' too; they would write to the same folder");
+        }
+    }
+}
+
+/// One folder a scenario, and with several the one that holds them.
+std::vector<OutputFolder> make_folders(const std::vector<Prepared>& all, const std::optional<std::string>& out) {
+    std::vector<OutputFolder> folders;
+    if (out && out->empty()) throw UserError("error: --out must name a folder");
+    const fs::path top = out.value_or("results");
+    if (all.size() > 1) folders.emplace_back(top);
+    for (const Prepared& p : all) folders.emplace_back(out && all.size() == 1 ? top : top / p.scenario.name);
+    return folders;
+}
+
+bool colour() {
+    const char* const term = std::getenv("TERM");
+    return isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr && term != nullptr &&
+           std::string_view(term) != "dumb";
+}
+
+}  // namespace
+
+int run_command(const std::vector<std::string>& args) {
+    const std::optional<Arguments> given = parse(usage(), args);
+    if (!given) return exit_done;
+    const std::vector<std::string>& files = given->positional;
+    const bool several = files.size() > 1;
+    const RunOptions run{given->has("quiet"), given->text("steps")};
+    if (run.steps && several) throw UserError("error: --steps logs one scenario, not several");
+    const std::string level = given->choice("log-level", log_levels);
+    set_log_level(run.quiet && !given->has("log-level") ? "error" : level);
+    const Format format = parse_format(given->choice("format", formats));
+    std::vector<Assertion> assertions;
+    for (const std::string& text : given->all("assert")) assertions.push_back(parse_assertion(text));
+    std::vector<std::string> sets = given->all("set");
+    if (const auto seed = given->text("seed")) sets.push_back("seed=" + *seed);
+
+    std::vector<Prepared> all = prepare_all(files, sets);
+    check_names(all);
+    const std::vector<OutputFolder> folders = make_folders(all, given->text("out"));
+
+    std::vector<Summary> summaries;
+    int code = exit_done;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        Prepared& p = all[i];
+        const fs::path& folder = folders[several ? i + 1 : i].path();
+        log_info(p.scenario.name + ": " + p.info.step_time_description);
+        const Outcome outcome = run_one(p, run);
+        const Summary& summary = summaries.emplace_back(summarize(p.info, outcome));
+        write_files(folder, p, outcome, summary);
+        // The table and the Markdown carry them themselves.
+        if (run.quiet || (format != Format::table && format != Format::markdown)) {
+            for (const std::string& warning : summary.warnings) log_warning(warning);
+        }
+        if (!run.quiet && (format != Format::csv || i == 0)) {
+            print(render(format, p.info, outcome, summary, {.colour = colour(), .e2el = true}));
+        } else if (!run.quiet) {
+            print(summary_csv_row(summary));
+        }
+        flush_output();
+        for (const Assertion& assertion : assertions) {
+            const AssertionResult result = evaluate(assertion, summary);
+            if (!result.passed) code = exit_gate_failed;
+            if (result.passed && run.quiet) continue;
+            std::fprintf(stderr, "%s%s\n", several ? (p.scenario.name + ": ").c_str() : "", result.message.c_str());
+        }
+        log_info("written to " + folder.string());
+    }
+    if (several) write_summary_csv(folders.front().path() / "summary.csv", summaries);
+    return code;
+}
+
+}  // namespace kvsim::app

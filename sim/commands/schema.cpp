@@ -1,0 +1,88 @@
+// kvsim schema: the scenario's keys as Markdown, from the same tables that read them.
+
+#include <array>
+
+#include "kvsim/app/command.hpp"
+#include "kvsim/app/process.hpp"
+#include "kvsim/base/text.hpp"
+#include "kvsim/config/scenario.hpp"
+#include "kvsim/model/pieces.hpp"
+#include "kvsim/model/trace.hpp"
+#include "kvsim/model/workload_pieces.hpp"
+
+namespace kvsim::app {
+namespace {
+
+std::string range_text(const config::Range& range) {
+    const bool low = range.min > -std::numeric_limits<double>::infinity();
+    const bool high = range.max < std::numeric_limits<double>::infinity();
+    std::string out;
+    if (low) out += (range.open_min ? "> " : ">= ") + shortest(range.min);
+    if (high) out += (low ? ", <= " : "<= ") + shortest(range.max);
+    return out;
+}
+
+/// A cell must not end early.
+std::string cell(std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+        if (c == '|') out += '\\';
+        out += c;
+    }
+    return out;
+}
+
+void table(const std::vector<config::FieldDoc>& docs) {
+    if (docs.empty()) {
+        print("No keys of its own.\n");
+        return;
+    }
+    print("| key | type | default | range | meaning |\n|---|---|---|---|---|\n");
+    for (const config::FieldDoc& doc : docs) {
+        std::string range = range_text(doc.range);
+        for (const std::string& choice : doc.choices) range += (range.empty() ? "" : ", ") + choice;
+        print("| `" + doc.key + "` | " + cell(doc.type) + " | " + cell(doc.default_text) + " | " + cell(range) + " | " +
+              cell(doc.doc) + " |\n");
+    }
+}
+
+template <class Make>
+void pieces(std::string_view title, std::string_view intro, std::span<const Entry<Make>> entries) {
+    print("\n## " + std::string(title) + "\n\n" + std::string(intro) + "\n");
+    for (const Entry<Make>& entry : entries) {
+        print("\n### " + std::string(entry.name) + "\n\n" + std::string(entry.summary) + "\n\n");
+        table(entry.docs());
+    }
+}
+
+}  // namespace
+
+int schema_command(const std::vector<std::string>& args) {
+    static constexpr std::array<std::string_view, 1> formats{"md"};
+    const Usage usage{
+        "schema", "kvsim schema [options]", "Prints every key of a scenario file.", {{"format", "FORMAT", "md"}}, "", 0, 0};
+    const std::optional<Arguments> given = parse(usage, args);
+    if (!given) return exit_done;
+    static_cast<void>(given->choice("format", formats));
+
+    print(
+        "# The scenario file\n\n"
+        "Written by `kvsim schema`. Units are part of a value: `ns us ms s min h`, `B KiB MiB GiB TiB kB MB GB TB`, `/s /min "
+        "/h`; `GB`\n"
+        "is not `GiB`. Any key can be set on the command line: `--set engine.max_num_seqs=64`. An empty default: required, or\n"
+        "decided by the preset.\n");
+    for (const auto& [section, docs] : config::scenario_docs()) {
+        print("\n## " + section + "\n\n");
+        table(docs);
+    }
+    pieces("step_time models", "`step_time: {model: NAME, ...}`", step_time_models());
+    pieces("arrival processes", "`workload.arrivals: {process: NAME, ...}`", arrival_processes());
+    pieces("length distributions",
+           "`workload.prompt_tokens`, `workload.output_tokens`: `{distribution: NAME, ...}`; a bare integer is a constant.",
+           length_distributions());
+    pieces("trace formats", "`workload.trace: {path: FILE, format: NAME, ...}`", trace_formats());
+    pieces("routers", "`router: {policy: NAME, ...}`", routers());
+    return exit_done;
+}
+
+}  // namespace kvsim::app

@@ -1,0 +1,8 @@
+execute_process(COMMAND ${PROGRAM} schema OUTPUT_VARIABLE generated RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "kvsim schema failed: ${status}")
+endif()
+file(READ ${FILE} committed)
+if(NOT generated STREQUAL committed)
+  message(FATAL_ERROR "${FILE} differs from the output of kvsim schema; run scripts/update_docs")
+endif()
