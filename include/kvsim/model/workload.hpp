@@ -22,6 +22,11 @@ struct TokenRun {
     bool operator==(const TokenRun&) const = default;
 };
 
+/// First of the 2^31 token ids that only request `id` has: the ids with the top bit set. Workloads keep out of them.
+constexpr std::uint64_t private_tokens(RequestId id) {
+    return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(id) << 31);
+}
+
 /// One request as the client sends it.
 struct Arrival {
     SimTime time{};                  ///< intended arrival

@@ -1,0 +1,46 @@
+#pragma once
+// One step's batch: what schedule() decided and what update() will receive.
+
+#include <cstdint>
+#include <vector>
+
+#include "kvsim/engine/outcome.hpp"
+#include "kvsim/engine/request.hpp"
+#include "kvsim/engine/step_record.hpp"
+#include "kvsim/model/step_time.hpp"
+
+namespace kvsim {
+
+struct BatchRow {
+    Slot slot = 0;
+    std::int64_t tokens = 0;
+    std::int64_t computed = 0;  ///< before the step
+    ScheduledRow::Kind kind = ScheduledRow::Kind::running;
+    std::int64_t blocks_from = 0;  ///< the row's new blocks start here in the table
+    bool samples = false;          ///< it will yield a token
+};
+
+struct Batch {
+    std::int64_t step = 0;
+    std::vector<BatchRow> rows;
+    std::vector<Slot> preempted;
+    std::vector<RequestId> preempted_ids;
+    Bound bound = Bound::no_waiting;
+    StepShape shape;
+    std::vector<PrefillChunk> chunks;
+    std::int64_t recomputed_tokens = 0;
+    SimDuration duration{};
+
+    void clear() {
+        rows.clear();
+        preempted.clear();
+        preempted_ids.clear();
+        chunks.clear();
+        bound = Bound::no_waiting;
+        shape = {};
+        recomputed_tokens = 0;
+        duration = {};
+    }
+};
+
+}  // namespace kvsim

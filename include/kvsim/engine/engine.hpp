@@ -1,0 +1,99 @@
+#pragma once
+// One engine without its clock: the requests it holds, and the verbs that move them. schedule() and update() alternate as the
+// driver (Replica with a clock, conformance with unit steps) says.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvsim/engine/batch.hpp"
+#include "kvsim/engine/kv_manager.hpp"
+#include "kvsim/engine/outcome.hpp"
+#include "kvsim/engine/request.hpp"
+#include "kvsim/engine/scheduler.hpp"
+#include "kvsim/engine/waiting_queue.hpp"
+#include "kvsim/model/engine_args.hpp"
+
+namespace kvsim {
+
+/// What an engine tells about its requests; the default ignores everything.
+class EngineListener {
+public:
+    virtual ~EngineListener() = default;
+    virtual void on_admitted(const LiveRequest&, std::int64_t /*hit_tokens*/) {}
+    virtual void on_recompute(const LiveRequest&, std::int64_t /*tokens*/) {}
+    virtual void on_preempted(const LiveRequest&) {}
+    virtual void on_token(LiveRequest&) {}           ///< `outputs` includes it
+    virtual void on_finished(const LiveRequest&) {}  ///< after its last on_token
+};
+
+/// Slots that are held without holding a computed token, summed over running requests.
+struct HeldSlots {
+    std::int64_t reserved = 0;  ///< will be filled by their request
+    std::int64_t internal = 0;  ///< never filled
+};
+
+class Engine {
+public:
+    /// Blocks that requests can use: num_gpu_blocks less the null block.
+    Engine(const EngineArgs& args, EngineListener& listener);
+
+    // ---- for the driver
+    /// A new request joins the waiting queue; `prompt` < max_model_len. The caller has filled id, priority, lengths, content.
+    Slot enqueue(LiveRequest request);
+    /// Decides the next step and advances its requests' `computed`; batch.rows may be empty.
+    void schedule(Batch& batch);
+    /// The batch's results arrive: tokens are credited, finished requests leave at once. In row order.
+    void update(const Batch& batch, std::vector<RequestId>* received = nullptr, std::vector<RequestId>* finished = nullptr);
+
+    [[nodiscard]] std::int64_t unfinished() const { return unfinished_; }
+    [[nodiscard]] const EngineArgs& args() const { return args_; }
+    [[nodiscard]] HeldSlots held() const { return held_; }
+    [[nodiscard]] std::int64_t used_blocks() const { return kv_->usable() - kv_->free(); }
+    [[nodiscard]] std::int64_t outstanding_tokens() const { return outstanding_; }
+
+    // ---- for schedulers
+    [[nodiscard]] std::span<const Slot> running() const { return running_; }
+    [[nodiscard]] WaitingQueue& waiting() { return *waiting_; }
+    [[nodiscard]] const WaitingQueue& waiting() const { return *waiting_; }
+    [[nodiscard]] LiveRequest& request(Slot slot) { return requests_[slot]; }
+    [[nodiscard]] const LiveRequest& request(Slot slot) const { return requests_[slot]; }
+    [[nodiscard]] KvManager& kv() { return *kv_; }
+    [[nodiscard]] const KvManager& kv() const { return *kv_; }
+    /// Blocks kept free at admission (watermark).
+    [[nodiscard]] std::int64_t watermark_blocks() const { return watermark_blocks_; }
+
+    /// The head of the waiting queue starts to run with `tokens` new tokens after its prefix hit.
+    void admit(Batch& batch, PrefixHit hit, std::int64_t tokens);
+    /// A running request gets `tokens` more, with `new_blocks` <= kv().free() blocks for them.
+    void extend(Batch& batch, Slot slot, std::int64_t tokens, std::int64_t new_blocks);
+    /// running()[index] loses its blocks and goes back to the waiting queue; returns the tokens of its dropped row (0: it had
+    /// none).
+    std::int64_t preempt(Batch& batch, std::size_t index);
+
+private:
+    void prefill(Batch& batch, const LiveRequest& request, const BatchRow& row);
+    void decode(Batch& batch, const LiveRequest& request, const BatchRow& row);
+    void finish(Slot slot);
+    void advance(Batch& batch);
+    void account(LiveRequest& request);
+    void check_invariants() const;
+
+    EngineArgs args_;
+    EngineListener& listener_;
+    std::vector<LiveRequest> requests_;  // by slot
+    std::vector<Slot> free_slots_;
+    std::vector<Slot> running_;  // in admission order
+    std::unique_ptr<WaitingQueue> waiting_;
+    std::unique_ptr<KvManager> kv_;
+    std::unique_ptr<Scheduler> scheduler_;
+    std::int64_t watermark_blocks_;
+    std::int64_t unfinished_ = 0;
+    std::int64_t outstanding_ = 0;
+    std::int64_t step_ = 0;
+    HeldSlots held_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,61 @@
+#pragma once
+// A request while it lives inside one replica.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kvsim/base/units.hpp"
+#include "kvsim/model/workload.hpp"
+
+namespace kvsim {
+
+/// Identity of a full block: its tokens and everything before them, as a 128-bit chained hash. Two different prefixes meet with
+/// probability below 1e-18 for 1e10 blocks; nothing else in kvsim depends on chance.
+struct BlockKey {
+    std::uint64_t high = 0;
+    std::uint64_t low = 0;
+    bool operator==(const BlockKey&) const = default;
+};
+
+/// Index of a live request in its replica's table; reused after the request has left.
+using Slot = std::uint32_t;
+
+enum class RequestState : std::uint8_t { waiting, preempted, running };
+
+struct LiveRequest {
+    RequestId id = 0;
+    RequestState state = RequestState::waiting;
+    bool admitted_before = false;
+    std::int64_t priority = 0;
+    std::int64_t arrival_rank = 0;  ///< orders priority ties; arrival time in ns, or its rank in a recorded scenario
+    std::string tie_id;             ///< orders ties of both, compared as text
+
+    std::int64_t prompt = 0;      ///< tokens
+    std::int64_t max_tokens = 0;  ///< output tokens after the cut to max_model_len
+    std::int64_t outputs = 0;     ///< received
+    std::int64_t computed = 0;    ///< tokens whose KV is scheduled or held
+    std::int64_t high_water = 0;  ///< largest `computed` ever; work below it is recompute
+    std::int64_t in_flight = 0;   ///< async scheduling: sampled tokens not received yet
+    std::int64_t row = -1;        ///< index of its row in the step being planned
+
+    // KV. `registered` leading blocks of `table` can serve prefix hits; keys are made when first needed.
+    std::vector<std::int32_t> table;
+    std::int64_t registered = 0;
+    std::vector<BlockKey> keys;
+    std::vector<TokenRun> content;  ///< the prompt; empty: tokens nobody else has
+    std::uint64_t output_base = 0;
+    std::int64_t reserved_slots = 0;  ///< its part of the waste shares, kept current by the engine
+    std::int64_t internal_slots = 0;
+
+    // Times, for its record.
+    SimTime arrival{};
+    SimTime enqueued{};
+    SimTime last_token{};
+
+    [[nodiscard]] std::int64_t tokens() const { return prompt + outputs; }
+    /// Tokens whose KV it will have written at its end: the last output token is never computed.
+    [[nodiscard]] std::int64_t final_computed() const { return prompt + max_tokens - 1; }
+};
+
+}  // namespace kvsim

@@ -1,0 +1,111 @@
+// vLLM V1's scheduler (main, 2026-05-29): running requests first, in admission order, then the waiting queue; prompts in chunks
+// that share the token budget with decodes; preemption by recompute.
+
+#include <algorithm>
+
+#include "kvsim/base/units.hpp"
+#include "kvsim/engine/engine.hpp"
+#include "kvsim/engine/scheduler.hpp"
+
+namespace kvsim {
+namespace {
+
+class VllmV1Scheduler final : public Scheduler {
+public:
+    void plan(Engine& engine, Batch& batch) override {
+        budget_ = engine.args().max_num_batched_tokens;
+        plan_running(engine, batch);
+        if (batch.preempted.empty()) {
+            plan_waiting(engine, batch);
+        } else {
+            batch.bound = Bound::kv_blocks;
+        }
+        if (batch.bound == Bound::no_waiting && budget_ == 0) batch.bound = Bound::token_budget;
+    }
+
+private:
+    [[nodiscard]] std::int64_t chunk(const EngineArgs& args, std::int64_t wanted) const {
+        if (args.long_prefill_token_threshold > 0) wanted = std::min(wanted, args.long_prefill_token_threshold);
+        return wanted;
+    }
+
+    void plan_running(Engine& engine, Batch& batch) {
+        const EngineArgs& args = engine.args();
+        for (std::size_t i = 0; i < engine.running().size() && budget_ > 0; ++i) {
+            const Slot slot = engine.running()[i];
+            const LiveRequest& request = engine.request(slot);
+            // Its last token is in flight: there is nothing left to compute.
+            if (request.in_flight > 0 && request.computed + 2 - request.in_flight >= request.prompt + request.max_tokens)
+                continue;
+            std::int64_t n = chunk(args, request.tokens() + request.in_flight - request.computed);
+            n = std::min({n, budget_, args.max_model_len - 1 - request.computed});
+            if (n <= 0) continue;
+
+            const std::int64_t need = ceil_div(std::min(request.computed + n, args.max_model_len), args.block_size) -
+                                      static_cast<std::int64_t>(request.table.size());
+            while (need > engine.kv().free()) {
+                const std::size_t victim = pick_victim(engine);
+                const Slot victim_slot = engine.running()[victim];
+                const std::int64_t given_back = engine.preempt(batch, victim);
+                budget_ += given_back;
+                if (given_back > 0) --i;
+                if (victim_slot == slot) return;  // nothing left to take from: the running part ends here
+            }
+            engine.extend(batch, slot, n, std::max<std::int64_t>(need, 0));
+            budget_ -= n;
+        }
+    }
+
+    /// Index in running() of the request to preempt: the last one, under priority the least urgent of all (the first of full
+    /// ties).
+    static std::size_t pick_victim(const Engine& engine) {
+        const auto running = engine.running();
+        if (engine.args().scheduling_policy == QueueOrder::fcfs) return running.size() - 1;
+        std::size_t worst = 0;
+        for (std::size_t i = 1; i < running.size(); ++i) {
+            const LiveRequest& a = engine.request(running[worst]);
+            const LiveRequest& b = engine.request(running[i]);
+            if (std::pair(b.priority, b.arrival_rank) > std::pair(a.priority, a.arrival_rank)) worst = i;
+        }
+        return worst;
+    }
+
+    void plan_waiting(Engine& engine, Batch& batch) {
+        const EngineArgs& args = engine.args();
+        const std::int64_t reserve = engine.watermark_blocks();
+        while (!engine.waiting().empty() && budget_ > 0) {
+            if (static_cast<std::int64_t>(engine.running().size()) == args.max_num_seqs) {
+                batch.bound = Bound::seats;
+                return;
+            }
+            LiveRequest& head = engine.request(engine.waiting().head());
+            const PrefixHit hit = engine.kv().lookup(head);
+            const std::int64_t cached = hit.blocks * args.block_size;
+            std::int64_t n = chunk(args, head.tokens() - cached);
+            if (!args.enable_chunked_prefill && n > budget_) {
+                batch.bound = Bound::token_budget;
+                return;
+            }
+            n = std::min(n, budget_);
+
+            const std::int64_t free = engine.kv().free() - reserve + hit.blocks - hit.idle;
+            const std::int64_t whole = ceil_div(std::min(head.tokens(), args.max_model_len), args.block_size);
+            if ((args.scheduler_reserve_full_isl && whole > free) || ceil_div(cached + n, args.block_size) > free) {
+                batch.bound = Bound::kv_blocks;
+                return;
+            }
+            engine.admit(batch, hit, n);
+            budget_ -= n;
+        }
+    }
+
+    std::int64_t budget_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Scheduler> make_vllm_v1_scheduler() {
+    return std::make_unique<VllmV1Scheduler>();
+}
+
+}  // namespace kvsim

@@ -1,0 +1,62 @@
+#include "kvsim/engine/waiting_queue.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "kvsim/base/check.hpp"
+
+namespace kvsim {
+
+bool more_urgent(const LiveRequest& a, const LiveRequest& b) {
+    return std::tie(a.priority, a.arrival_rank, a.tie_id) < std::tie(b.priority, b.arrival_rank, b.tie_id);
+}
+
+namespace {
+
+/// First come, first served; a preempted request goes back to the front.
+class FcfsQueue final : public WaitingQueue {
+public:
+    [[nodiscard]] std::size_t size() const override { return queue_.size(); }
+    [[nodiscard]] Slot head() const override { return queue_.front(); }
+    void push_new(Slot slot) override { queue_.push_back(slot); }
+    void push_preempted(Slot slot) override { queue_.push_front(slot); }
+    void pop_head() override { queue_.pop_front(); }
+    void remove(Slot slot) override {
+        const auto at = std::find(queue_.begin(), queue_.end(), slot);
+        KVSIM_CHECK(at != queue_.end(), "a waiting request stands in its queue");
+        queue_.erase(at);
+    }
+    [[nodiscard]] std::vector<Slot> in_order() const override { return {queue_.begin(), queue_.end()}; }
+
+private:
+    std::deque<Slot> queue_;
+};
+
+/// Smallest (priority, arrival, id as text) first, preempted or not.
+class PriorityQueue final : public WaitingQueue {
+public:
+    explicit PriorityQueue(const std::vector<LiveRequest>& requests) : queue_(Order{&requests}) {}
+    [[nodiscard]] std::size_t size() const override { return queue_.size(); }
+    [[nodiscard]] Slot head() const override { return *queue_.begin(); }
+    void push_new(Slot slot) override { queue_.insert(slot); }
+    void push_preempted(Slot slot) override { queue_.insert(slot); }
+    void pop_head() override { queue_.erase(queue_.begin()); }
+    void remove(Slot slot) override { KVSIM_CHECK(queue_.erase(slot) == 1, "a waiting request stands in its queue"); }
+    [[nodiscard]] std::vector<Slot> in_order() const override { return {queue_.begin(), queue_.end()}; }
+
+private:
+    struct Order {
+        const std::vector<LiveRequest>* requests;
+        bool operator()(Slot a, Slot b) const { return more_urgent((*requests)[a], (*requests)[b]); }
+    };
+    std::set<Slot, Order> queue_;
+};
+
+}  // namespace
+
+std::unique_ptr<WaitingQueue> make_waiting_queue(QueueOrder order, const std::vector<LiveRequest>& requests) {
+    if (order == QueueOrder::priority) return std::make_unique<PriorityQueue>(requests);
+    return std::make_unique<FcfsQueue>();
+}
+
+}  // namespace kvsim
