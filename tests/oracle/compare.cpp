@@ -1,5 +1,7 @@
 #include "compare.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,22 +24,11 @@ std::string text(double value) {
     return std::to_string(value);
 }
 std::string text(Int128 value) {
-    if (value < 0) return "-" + text(-value);
-    std::string digits;
-    do {
-        digits.insert(digits.begin(), static_cast<char>('0' + static_cast<int>(value % 10)));
-        value /= 10;
-    } while (value > 0);
-    return digits;
-}
-std::string text(const std::string& value) {
-    return "'" + value + "'";
+    return fmt::format("{}", value);
 }
 template <class T>
 std::string text(const std::vector<T>& values) {
-    std::string out = "[";
-    for (const T& value : values) out += (out.size() > 1 ? "," : "") + text(std::int64_t{value});
-    return out + "]";
+    return fmt::format("[{}]", fmt::join(values, ","));
 }
 
 /// Remembers the first difference only.
@@ -45,7 +36,8 @@ class Differences {
 public:
     template <class T>
     void check(const std::string& what, const T& expected, const T& actual) {
-        if (first_.empty() && !(expected == actual)) first_ = what + ": expected " + text(expected) + ", got " + text(actual);
+        if (first_.empty() && !(expected == actual))
+            first_ = fmt::format("{}: expected {}, got {}", what, text(expected), text(actual));
     }
     void check_near(const std::string& what, double expected, double actual) {
         if (std::abs(expected - actual) > 1e-9 * std::max(std::abs(expected), std::abs(actual))) check(what, expected, actual);
@@ -86,15 +78,15 @@ void compare_steps(const Run& expected, const Run& actual, Differences& differen
         const std::vector<StepRecord> b = of(actual);
         for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
             if (a[i] == b[i]) continue;
-            differences.say("replica " + text(r) + ", step record " + std::to_string(i) + ", " + name_of(a[i], b[i]) +
-                            (i > 0 ? "\n  before   " + to_string(a[i - 1]) : "") + "\n  expected " + to_string(a[i]) +
-                            "\n  got      " + to_string(b[i]));
+            differences.say(fmt::format("replica {}, step record {}, {}{}\n  expected {}\n  got      {}", r, i,
+                                        name_of(a[i], b[i]), i > 0 ? "\n  before   " + to_string(a[i - 1]) : "",
+                                        to_string(a[i]), to_string(b[i])));
             return;
         }
         if (a.size() != b.size()) {
             const StepRecord& extra = a.size() > b.size() ? a[b.size()] : b[a.size()];
-            differences.say("replica " + text(r) + ": expected " + std::to_string(a.size()) + " step records, got " +
-                            std::to_string(b.size()) + "; the first one more: " + to_string(extra));
+            differences.say(fmt::format("replica {}: expected {} step records, got {}; the first one more: {}", r, a.size(),
+                                        b.size(), to_string(extra)));
             return;
         }
     }
@@ -106,7 +98,7 @@ void compare_requests(const Outcome& expected, const Outcome& actual, Difference
     for (std::size_t i = 0; i < expected.requests.size() && !differences.found(); ++i) {
         const RequestRecord& a = expected.requests[i];
         const RequestRecord& b = actual.requests[i];
-        const std::string r = "request " + std::to_string(i) + " ";
+        const std::string r = fmt::format("request {} ", i);
         differences.check(r + "arrival", a.arrival, b.arrival);
         differences.check(r + "queue", a.queue, b.queue);
         differences.check(r + "ttft", a.ttft, b.ttft);
@@ -178,7 +170,7 @@ void compare_counters(const Counters& a, const Counters& b, Differences& differe
 
 void compare_timelines(const std::vector<TimelineSample>& a, const std::vector<TimelineSample>& b, Differences& differences) {
     for (std::size_t i = 0; i < std::min(a.size(), b.size()) && !differences.found(); ++i) {
-        const std::string s = "timeline sample " + std::to_string(i) + " (" + text(a[i].at) + ") ";
+        const std::string s = fmt::format("timeline sample {} at {} ", i, text(a[i].at));
         differences.check(s + "at", a[i].at, b[i].at);
         differences.check(s + "replica", std::int64_t{a[i].replica}, std::int64_t{b[i].replica});
         differences.check(s + "running", a[i].running, b[i].running);
@@ -196,23 +188,24 @@ void compare_timelines(const std::vector<TimelineSample>& a, const std::vector<T
 }  // namespace
 
 std::string to_string(const StepRecord& record) {
-    std::string out = "step " + text(record.step) + " [";
+    std::string rows;
     for (const ScheduledRow& row : record.scheduled) {
-        out += text(std::int64_t{row.id}) + ":n" + text(row.tokens) + ",c" + text(row.computed) + "," +
-               (row.kind == ScheduledRow::Kind::fresh     ? "new"
-                : row.kind == ScheduledRow::Kind::resumed ? "resumed"
-                                                          : "running") +
-               ",b" + text(row.blocks) + " ";
+        const char* kind = row.kind == ScheduledRow::Kind::fresh     ? "new"
+                           : row.kind == ScheduledRow::Kind::resumed ? "resumed"
+                                                                     : "running";
+        rows += fmt::format(" {}: n {}, c {}, {}, b {};", row.id, row.tokens, row.computed, kind, text(row.blocks));
     }
-    return out + "] total " + text(record.total_tokens) + " preempted " + text(record.preempted) + " free_sched " +
-           text(record.free_after_schedule) + " upd " + text(record.updated_step) + " tok " + text(record.received) +
-           " finished " + text(record.finished) + " free " + text(record.free_after_update) + " running " +
-           text(record.running) + " waiting " + text(record.waiting) + " start " + text(record.start) + " duration " +
-           text(record.duration);
+    return fmt::format(
+        "step {} [{}] total {} preempted {} free_sched {} upd {} tok {} finished {} free {} running {} waiting {} start {} "
+        "duration {}",
+        record.step, rows, record.total_tokens, text(record.preempted), record.free_after_schedule, record.updated_step,
+        text(record.received), text(record.finished), record.free_after_update, text(record.running), text(record.waiting),
+        text(record.start), text(record.duration));
 }
 
 std::string first_difference(const Run& expected, const Run& actual) {
     Differences differences;
+    differences.check("refused", std::int64_t{expected.refused}, std::int64_t{actual.refused});
     compare_steps(expected, actual, differences);
     const Outcome& a = expected.outcome;
     const Outcome& b = actual.outcome;

@@ -210,6 +210,7 @@ private:
             Arrival arrival;
             workload_.pop(arrival);
             arrive(arrival);
+            note_waiting_at_last_arrival();
         }
     }
 
@@ -236,7 +237,6 @@ private:
             ++out_.counters.rejected;
             out_.requests.push_back(record);
             tracked_.push_back(tracked);
-            note_waiting_at_last_arrival();
             workload_.finished(id, now_);
             return;
         }
@@ -285,7 +285,6 @@ private:
             replica.scheduled->batch.empty()) {
             replica.scheduled = schedule(tracked_[id].replica);
         }
-        if (id + 1 == out_.requests.size()) note_waiting_at_last_arrival();
     }
 
     void note_waiting_at_last_arrival() {
@@ -466,10 +465,11 @@ private:
         }
     }
 
-    /// All samples due before `to`: the state after every event up to their time.
+    /// All samples due before `to`, from the first arrival on: the state after every event up to their time.
     void sample_timeline(SimTime to) {
-        if (options_.timeline_interval <= SimDuration::zero()) return;
+        if (options_.timeline_interval <= SimDuration::zero() || out_.requests.empty()) return;
         for (; next_sample_ < to; next_sample_ += options_.timeline_interval) {
+            if (next_sample_ < out_.first_arrival) continue;
             for (std::size_t r = 0; r < replicas_.size(); ++r) {
                 const Replica& replica = replicas_[r];
                 TimelineSample sample;
@@ -512,6 +512,7 @@ private:
         for (const auto& [second, tokens] : tokens_in_second_) {
             out_.counters.max_output_tokens_per_s = std::max(out_.counters.max_output_tokens_per_s, tokens);
         }
+        if (out_.counters.rejected > 0 && out_.counters.rejected == out_.counters.arrivals) throw UserError("no request fits");
         bool unfinished = false;
         for (const Tracked& t : tracked_) unfinished = unfinished || t.in_system;
         if (!unfinished) return;

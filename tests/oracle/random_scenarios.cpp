@@ -1,5 +1,7 @@
 #include "random_scenarios.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -172,9 +174,9 @@ std::vector<Arrival> random_arrivals(Random& random, const EngineArgs& args, std
             }
         }
         if (named) {
-            a.external_id = "q" + std::to_string((i * 37) % 101);  // unique, and its order is not that of arrival
+            a.external_id = fmt::format("q{}", (i * 37) % 101);  // unique, and its order is not that of arrival
             if (random.percent(50)) a.request_class = random.percent(50) ? "chat" : "batch";
-            if (random.percent(50)) a.session_id = "s" + std::to_string(random.between(0, 3));
+            if (random.percent(50)) a.session_id = fmt::format("s{}", random.between(0, 3));
         }
         arrivals.push_back(std::move(a));
     }
@@ -218,31 +220,24 @@ Scenario random_scenario(std::uint64_t seed) {
 
 std::string describe(const Scenario& s) {
     const EngineArgs& e = s.options.engine;
-    std::string text = "seed " + std::to_string(s.seed) + ": ";
-    text += e.scheduling_policy == QueueOrder::priority ? "priority" : "fcfs";
-    text += e.async_scheduling ? " async" : " sync";
-    text += " blocks " + std::to_string(e.num_gpu_blocks) + " of " + std::to_string(e.block_size);
-    text += ", seqs " + std::to_string(e.max_num_seqs) + ", budget " + std::to_string(e.max_num_batched_tokens);
-    text += ", max_model_len " + std::to_string(e.max_model_len);
-    text += ", threshold " + std::to_string(e.long_prefill_token_threshold);
-    text += e.enable_chunked_prefill ? ", chunking" : ", no chunking";
-    text += e.enable_prefix_caching ? ", caching" : ", no caching";
-    text += e.scheduler_reserve_full_isl ? ", reserve" : ", no reserve";
-    text += ", watermark " + std::to_string(e.watermark);
-    text += ", replicas " + std::to_string(s.options.replicas) + ", api " + std::to_string(s.options.api.count());
-    if (s.options.max_concurrency) text += ", max_concurrency " + std::to_string(*s.options.max_concurrency);
-    if (s.options.warmup_time) text += ", warm-up " + std::to_string(s.options.warmup_time->count()) + " ns";
-    if (s.options.warmup_requests) text += ", warm-up " + std::to_string(*s.options.warmup_requests) + " requests";
-    text += ", timeline " + std::to_string(s.options.timeline_interval.count()) + ", users " + std::to_string(s.users) +
-            ", think " + std::to_string(s.think.count());
-    text += "; step " + std::to_string(s.step_time.c0) + " + " + std::to_string(s.step_time.per_token) + " t + " +
-            std::to_string(s.step_time.per_sequence) + " s + " + std::to_string(s.step_time.per_context) + " c + " +
-            std::to_string(s.step_time.per_sampled) + " sampled" + (s.step_time.has_line ? " (line)" : "");
+    std::string text =
+        fmt::format("seed {}: {} {}, {} blocks of {}, max_num_seqs {}, budget {}, max_model_len {}, threshold {}", s.seed,
+                    e.scheduling_policy == QueueOrder::priority ? "priority" : "fcfs", e.async_scheduling ? "async" : "sync",
+                    e.num_gpu_blocks, e.block_size, e.max_num_seqs, e.max_num_batched_tokens, e.max_model_len,
+                    e.long_prefill_token_threshold);
+    text += fmt::format(", chunking {}, caching {}, reserve {}, watermark {}", e.enable_chunked_prefill,
+                        e.enable_prefix_caching, e.scheduler_reserve_full_isl, e.watermark);
+    text += fmt::format("; replicas {}, api {}, max_concurrency {}, warm-up {} ns and {} requests, timeline {}",
+                        s.options.replicas, s.options.api.count(), s.options.max_concurrency.value_or(0),
+                        s.options.warmup_time.value_or(SimDuration(-1)).count(), s.options.warmup_requests.value_or(-1),
+                        s.options.timeline_interval.count());
+    text += fmt::format("; users {}, think {}; step {} + {} t + {} s + {} c + {} sampled, line {}", s.users, s.think.count(),
+                        s.step_time.c0, s.step_time.per_token, s.step_time.per_sequence, s.step_time.per_context,
+                        s.step_time.per_sampled, s.step_time.has_line);
     for (const Arrival& a : s.arrivals) {
-        text += "\n  at " + std::to_string(a.time.time_since_epoch().count()) + " prompt " + std::to_string(a.prompt_tokens) +
-                " output " + std::to_string(a.output_tokens) + " priority " + std::to_string(a.priority) + " runs";
-        for (const TokenRun& run : a.prompt) text += " " + std::to_string(run.first) + "x" + std::to_string(run.count);
-        text += " base " + std::to_string(a.output_base) + " " + a.external_id;
+        text += fmt::format("\n  at {} prompt {} output {} priority {} base {} {}", a.time.time_since_epoch().count(),
+                            a.prompt_tokens, a.output_tokens, a.priority, a.output_base, a.external_id);
+        for (const TokenRun& run : a.prompt) text += fmt::format(" {}x{}", run.first, run.count);
     }
     return text;
 }
@@ -253,11 +248,13 @@ Run run(const Scenario& scenario, const Simulate& simulate, std::int64_t max_ste
     SimulationOptions options = scenario.options;
     options.on_step = [&](std::int64_t replica, const StepRecord& record) {
         result.steps[replica].push_back(record);
-        if (++steps > max_steps) throw TooManySteps("more than " + std::to_string(max_steps) + " steps");
+        if (++steps > max_steps) throw TooManySteps(fmt::format("more than {} steps", max_steps));
     };
     RoundRobin router;
     VectorWorkload workload(scenario.arrivals, scenario.users, scenario.think);
-    result.outcome = simulate(options, scenario.step_time, router, workload);
+    try {
+        result.outcome = simulate(options, scenario.step_time, router, workload);
+    } catch (const UserError&) { result.refused = true; }
     result.left = workload.left();
     return result;
 }

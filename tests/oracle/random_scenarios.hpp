@@ -71,6 +71,7 @@ using Simulate = std::function<Outcome(const SimulationOptions&, const StepTimeM
 
 /// All that can be seen of a run.
 struct Run {
+    bool refused = false;  ///< it ended with UserError; then the outcome is empty
     Outcome outcome;
     std::map<std::int64_t, std::vector<StepRecord>> steps;  ///< by replica
     std::vector<std::pair<RequestId, SimTime>> left;        ///< calls of Workload::finished
