@@ -69,7 +69,7 @@ std::string name_of(const StepRecord& expected, const StepRecord& actual) {
 }
 
 void compare_steps(const Run& expected, const Run& actual, Differences& differences) {
-    for (std::int64_t r = 0; r < std::max(expected.outcome.replicas, actual.outcome.replicas); ++r) {
+    for (std::int64_t r = 0; r < std::max(expected.replicas, actual.replicas); ++r) {
         const auto of = [r](const Run& run) {
             const auto found = run.steps.find(r);
             return found == run.steps.end() ? std::vector<StepRecord>{} : found->second;
@@ -206,7 +206,15 @@ std::string to_string(const StepRecord& record) {
 std::string first_difference(const Run& expected, const Run& actual) {
     Differences differences;
     differences.check("refused", std::int64_t{expected.refused}, std::int64_t{actual.refused});
+    differences.check("endless", std::int64_t{expected.endless}, std::int64_t{actual.endless});
     compare_steps(expected, actual, differences);
+    for (std::size_t i = 0; i < std::min(expected.loads.size(), actual.loads.size()); ++i) {
+        differences.check(fmt::format("replica load {} requests", i), expected.loads[i].first, actual.loads[i].first);
+        differences.check(fmt::format("replica load {} tokens", i), expected.loads[i].second, actual.loads[i].second);
+    }
+    if (expected.endless) return differences.first();
+    differences.check("routings", static_cast<std::int64_t>(expected.loads.size()),
+                      static_cast<std::int64_t>(actual.loads.size()));
     const Outcome& a = expected.outcome;
     const Outcome& b = actual.outcome;
     compare_requests(a, b, differences);

@@ -294,7 +294,7 @@ private:
         }
     }
 
-    /// Requests in the front end count for the replica they were sent to.
+    /// Requests in the front end count for the replica they were sent to. The last output token is never computed.
     [[nodiscard]] std::vector<ReplicaLoad> loads() const {
         std::vector<ReplicaLoad> loads(replicas_.size());
         for (RequestId id = 0; id < tracked_.size(); ++id) {
@@ -303,7 +303,7 @@ private:
             const bool enqueued = std::find(in_front_end_.begin(), in_front_end_.end(), id) == in_front_end_.end();
             const std::int64_t computed = enqueued ? replicas_[t.replica].engine.request(id).computed : 0;
             ++loads[t.replica].requests;
-            loads[t.replica].tokens += t.request.prompt_tokens + t.max_tokens - computed;
+            loads[t.replica].tokens += t.request.prompt_tokens + t.max_tokens - 1 - computed;
         }
         return loads;
     }
@@ -493,15 +493,12 @@ private:
     // ---- the end ----
 
     void finish() {
-        if (out_.counters.completed == 0) {
-            out_.end = now_;
+        bool unfinished = false;
+        for (const Tracked& t : tracked_) unfinished = unfinished || t.in_system;
+        if (unfinished || out_.counters.completed == 0) {
+            out_.end = now_;  // stalled, or everything was rejected: the last event
         } else {
-            // Integration ends at the last completion; sums over steps do not.
-            Integrals cut = at_last_completion_;
-            cut.blocks_used_peak = out_.integrals.blocks_used_peak;
-            cut.stepping = out_.integrals.stepping;
-            cut.recompute_ns = out_.integrals.recompute_ns;
-            out_.integrals = cut;
+            out_.integrals = at_last_completion_;  // rejections may follow it
         }
         sample_timeline(now_ + SimDuration(1));
         for (const RequestRecord& record : out_.requests) {
@@ -513,8 +510,6 @@ private:
             out_.counters.max_output_tokens_per_s = std::max(out_.counters.max_output_tokens_per_s, tokens);
         }
         if (out_.counters.rejected > 0 && out_.counters.rejected == out_.counters.arrivals) throw UserError("no request fits");
-        bool unfinished = false;
-        for (const Tracked& t : tracked_) unfinished = unfinished || t.in_system;
         if (!unfinished) return;
         for (std::size_t r = 0; r < replicas_.size(); ++r) {
             out_.stall_report += "replica " + std::to_string(r) + ": " + replicas_[r].engine.state() + "\n";

@@ -35,6 +35,15 @@ void VectorWorkload::finished(RequestId id, SimTime now) {
     left_.emplace_back(id, now);
 }
 
+std::size_t TestRouter::pick(const Arrival&, std::span<const ReplicaLoad> loads) {
+    if (loads.size() == 1) return 0;
+    for (const ReplicaLoad& load : loads) shown_.emplace_back(load.requests, load.tokens);
+    if (!fewest_tokens_) return next_++ % loads.size();
+    const auto fewest = std::min_element(loads.begin(), loads.end(),
+                                         [](const ReplicaLoad& a, const ReplicaLoad& b) { return a.tokens < b.tokens; });
+    return static_cast<std::size_t>(fewest - loads.begin());
+}
+
 SimDuration AffineStepTime::duration(const StepShape& shape) const {
     double context = static_cast<double>(shape.decode_context);
     for (const PrefillChunk& chunk : shape.chunks) {
@@ -215,6 +224,7 @@ Scenario random_scenario(std::uint64_t seed) {
         s.users = random.between(1, 5);
         s.think = SimDuration(unit * random.between(0, 10) / 2);
     }
+    s.fewest_tokens = random.percent(40);
     return s;
 }
 
@@ -231,6 +241,7 @@ std::string describe(const Scenario& s) {
                         s.options.replicas, s.options.api.count(), s.options.max_concurrency.value_or(0),
                         s.options.warmup_time.value_or(SimDuration(-1)).count(), s.options.warmup_requests.value_or(-1),
                         s.options.timeline_interval.count());
+    text += fmt::format("; fewest_tokens {}", s.fewest_tokens);
     text += fmt::format("; users {}, think {}; step {} + {} t + {} s + {} c + {} sampled, line {}", s.users, s.think.count(),
                         s.step_time.c0, s.step_time.per_token, s.step_time.per_sequence, s.step_time.per_context,
                         s.step_time.per_sampled, s.step_time.has_line);
@@ -244,18 +255,22 @@ std::string describe(const Scenario& s) {
 
 Run run(const Scenario& scenario, const Simulate& simulate, std::int64_t max_steps) {
     Run result;
+    result.replicas = scenario.options.replicas;
     std::int64_t steps = 0;
     SimulationOptions options = scenario.options;
     options.on_step = [&](std::int64_t replica, const StepRecord& record) {
         result.steps[replica].push_back(record);
-        if (++steps > max_steps) throw TooManySteps(fmt::format("more than {} steps", max_steps));
+        if (++steps == max_steps) throw TooManySteps("the run was cut");
     };
-    RoundRobin router;
+    TestRouter router(scenario.fewest_tokens);
     VectorWorkload workload(scenario.arrivals, scenario.users, scenario.think);
     try {
         result.outcome = simulate(options, scenario.step_time, router, workload);
-    } catch (const UserError&) { result.refused = true; }
+    } catch (const UserError&) { result.refused = true; } catch (const TooManySteps&) {
+        result.endless = true;
+    }
     result.left = workload.left();
+    result.loads = router.shown();
     return result;
 }
 

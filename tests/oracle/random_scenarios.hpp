@@ -34,12 +34,18 @@ private:
     std::vector<std::pair<RequestId, SimTime>> left_;
 };
 
-class RoundRobin final : public Router {
+/// In turn, or the replica with the fewest tokens still to compute (the first of several). Notes what it was shown; with one
+/// replica nothing is noted, for then a router need not be asked.
+class TestRouter final : public Router {
 public:
-    std::size_t pick(const Arrival&, std::span<const ReplicaLoad> loads) override { return next_++ % loads.size(); }
+    explicit TestRouter(bool fewest_tokens) : fewest_tokens_(fewest_tokens) {}
+    std::size_t pick(const Arrival& arrival, std::span<const ReplicaLoad> loads) override;
+    [[nodiscard]] const std::vector<std::pair<std::int64_t, std::int64_t>>& shown() const { return shown_; }
 
 private:
+    bool fewest_tokens_;
     std::size_t next_ = 0;
+    std::vector<std::pair<std::int64_t, std::int64_t>> shown_;
 };
 
 /// c0 + per_token * tokens + per_sequence * sequences + per_context * (decode context + context the chunks attend to)
@@ -59,6 +65,7 @@ struct Scenario {
     std::vector<Arrival> arrivals;
     std::int64_t users = 0;  ///< > 0: closed loop
     SimDuration think{};
+    bool fewest_tokens = false;  ///< the router's choice
 };
 
 /// The same scenario for the same seed on every machine.
@@ -72,12 +79,16 @@ using Simulate = std::function<Outcome(const SimulationOptions&, const StepTimeM
 /// All that can be seen of a run.
 struct Run {
     bool refused = false;  ///< it ended with UserError; then the outcome is empty
+    bool endless = false;  ///< cut after max_steps records; then the outcome is empty
+    std::int64_t replicas = 1;
     Outcome outcome;
-    std::map<std::int64_t, std::vector<StepRecord>> steps;  ///< by replica
-    std::vector<std::pair<RequestId, SimTime>> left;        ///< calls of Workload::finished
+    std::map<std::int64_t, std::vector<StepRecord>> steps;     ///< by replica
+    std::vector<std::pair<RequestId, SimTime>> left;           ///< calls of Workload::finished
+    std::vector<std::pair<std::int64_t, std::int64_t>> loads;  ///< requests and tokens of every replica at every routing
 };
 
-/// Throws TooManySteps after `max_steps` records.
-Run run(const Scenario& scenario, const Simulate& simulate, std::int64_t max_steps = 20'000);
+/// Cut after `max_steps` records. By the rules a few scenarios never end: under priority two requests that tie in priority and
+/// arrival time can preempt each other for ever, because the victim among equals is the first of `running`.
+Run run(const Scenario& scenario, const Simulate& simulate, std::int64_t max_steps = 6'000);
 
 }  // namespace kvsim::oracle
