@@ -56,6 +56,7 @@ bool Replica::finish_step(SimTime now) {
     if (waited) integrals_.finished_while_waiting += unfinished - engine_.unfinished();
     flying_ = false;
     due_ = true;
+    if (engine_.unfinished() == 0) has_next_ = false;
     if (record_open_) close_record(current_.step, now);
     observe();
     return true;

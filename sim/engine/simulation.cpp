@@ -67,15 +67,15 @@ private:
     }
 
     void take_arrivals() {
+        while (!joining_.empty() && joining_.front().at <= now_) {
+            replicas_[joining_.front().replica]->enqueue(std::move(joining_.front().request), now_);
+            joining_.pop_front();
+        }
         for (;;) {
             if (!may_issue()) break;
             const auto intended = workload_.next_time();
             if (!intended || *intended > now_) break;
             take_arrival();
-        }
-        while (!joining_.empty() && joining_.front().at <= now_) {
-            replicas_[joining_.front().replica]->enqueue(std::move(joining_.front().request), now_);
-            joining_.pop_front();
         }
     }
 
@@ -115,8 +115,11 @@ private:
     /// Routes a request that fits; it joins its replica's queue when the front end is done with it.
     void issue(RequestId id, RequestRecord& record) {
         for (std::size_t i = 0; i < replicas_.size(); ++i) {
-            loads_[i] = {replicas_[i]->engine().unfinished() + joining_by_replica(i),
-                         replicas_[i]->engine().outstanding_tokens()};
+            loads_[i] = {replicas_[i]->engine().unfinished(), replicas_[i]->engine().outstanding_tokens()};
+        }
+        for (const Joining& joining : joining_) {
+            ++loads_[joining.replica].requests;
+            loads_[joining.replica].tokens += joining.request.final_computed();
         }
         const std::size_t target = replicas_.size() == 1 ? 0 : router_.pick(arrival_, loads_);
         KVSIM_CHECK(target < replicas_.size(), "a router picks an existing replica");
@@ -130,7 +133,7 @@ private:
         request.arrival_rank = now_.time_since_epoch().count();
         request.tie_id = arrival_.external_id.empty() ? std::to_string(id) : arrival_.external_id;
         request.prompt = arrival_.prompt_tokens;
-        request.max_tokens = arrival_.output_tokens;
+        request.max_tokens = std::min(arrival_.output_tokens, options_.engine.max_model_len - arrival_.prompt_tokens);
         request.content = arrival_.prompt;
         request.output_base = arrival_.output_base;
         request.arrival = now_;
@@ -140,10 +143,6 @@ private:
         } else {
             replicas_[target]->enqueue(std::move(request), now_);
         }
-    }
-
-    [[nodiscard]] std::int64_t joining_by_replica(std::size_t replica) const {
-        return std::count_if(joining_.begin(), joining_.end(), [replica](const Joining& j) { return j.replica == replica; });
     }
 
     void begin() {
@@ -265,7 +264,7 @@ private:
             out_.end = now_;
         }
         for (const auto& replica : replicas_) replica->integrate(out_.end);
-        sample_timeline(out_.end + SimDuration(1));
+        sample_timeline(now_ + SimDuration(1));
         out_.counters.completed_by_last_arrival = completed_by_last_arrival_;
         if (out_.counters.arrivals > 0 && out_.counters.rejected == out_.counters.arrivals) {
             throw UserError("no request fits: every prompt (" + std::to_string(out_.counters.arrivals) +
