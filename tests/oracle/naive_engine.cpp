@@ -112,7 +112,7 @@ void NaiveEngine::schedule_running(NaiveBatch& batch, std::int64_t& budget) {
         }
         n = std::min(n, budget);
         n = std::min(n, args_.max_model_len - 1 - request.computed);
-        KVSIM_CHECK(n >= 0, "a negative number of tokens");
+        KVSIM_CHECK(n >= 0 && !request.finished, "a running request is not finished and not ahead of its tokens");
         if (n == 0) {
             if (is(Mutation::stop_running_at_idle_request)) return;
             ++i;
@@ -284,7 +284,7 @@ void NaiveEngine::register_blocks(NaiveRequest& request, std::int64_t up_to) {
 }
 
 std::int64_t NaiveEngine::take_block() {
-    KVSIM_CHECK(!free_.empty(), "no free block");
+    KVSIM_CHECK(!free_.empty(), "a block is taken only when one is free");
     const std::int64_t block = free_.front();
     free_.pop_front();
     forget(block);
@@ -330,6 +330,7 @@ void NaiveEngine::update(const NaiveBatch& batch, StepRecord& record) {
         }
         if (!batch.samples[row]) continue;
 
+        KVSIM_CHECK(!request.finished, "a token for a request that has finished");
         request.tokens.push_back(request.output_base + static_cast<std::uint64_t>(request.outputs()));
         record.received.push_back(request.id);
         if (args_.async_scheduling) {

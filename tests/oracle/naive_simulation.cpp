@@ -39,7 +39,7 @@ struct Replica {
 /// What the metrics need to know about one request beside its record.
 struct Tracked {
     std::size_t replica = 0;
-    std::int64_t max_tokens = 0;
+    std::int64_t max_tokens = 0;  ///< cut to what max_model_len allows
     SimTime enqueued{};
     std::optional<SimTime> last_token;
     bool in_system = false;
@@ -251,7 +251,7 @@ private:
         request.priority = arrival.priority;
         request.arrival_time = now_.time_since_epoch().count();
         request.prompt_tokens = arrival.prompt_tokens;
-        request.max_tokens = tracked.max_tokens;
+        request.max_tokens = arrival.output_tokens;  // uncut: the engine stops at max_model_len by itself
         request.output_base = arrival.output_base;
         for (const TokenRun& run : arrival.prompt) {
             for (std::int64_t k = 0; k < run.count; ++k) request.tokens.push_back(run.first + static_cast<std::uint64_t>(k));
@@ -453,7 +453,8 @@ private:
             for (const RequestId id : engine.running()) {
                 const NaiveRequest& request = engine.request(id);
                 const std::int64_t slots = static_cast<std::int64_t>(request.table.size()) * args_.block_size;
-                const std::int64_t last = request.prompt_tokens + request.max_tokens - 1;  // the last token is never computed
+                const std::int64_t last =
+                    request.prompt_tokens + tracked_[id].max_tokens - 1;  // the last token is never computed
                 const std::int64_t fill = is(LoopMutation::reserved_ignores_final) ? slots : std::min(slots, last);
                 reserved += std::max<std::int64_t>(0, fill - request.computed);
                 internal += std::max<std::int64_t>(0, slots - std::max(last, request.computed));

@@ -109,6 +109,16 @@ EngineArgs random_engine(Random& random) {
     } else if (args.scheduler_reserve_full_isl && random.percent(6)) {
         // Requests that outgrow the pool or are refused: ends in a stall or in rejections, never in a loop.
         args.num_gpu_blocks = std::max<std::int64_t>(3, random.between(longest / 2, longest));
+    } else if (random.percent(15)) {
+        // Much preemption by priority, with several seats and little budget.
+        args.scheduling_policy = QueueOrder::priority;
+        args.scheduler_reserve_full_isl = false;
+        args.enable_chunked_prefill = true;
+        args.block_size = random.between(1, 4);
+        args.max_num_seqs = random.between(3, 5);
+        args.max_num_batched_tokens = random.between(5, 12);
+        args.max_model_len = random.between(8, 24);
+        args.num_gpu_blocks = 1 + ceil_div(args.max_model_len, args.block_size) + random.between(0, 2);
     }
     return args;
 }
@@ -139,7 +149,7 @@ std::vector<Arrival> random_arrivals(Random& random, const EngineArgs& args, std
     const bool block_lengths = random.percent(20);
     const bool named = random.percent(30);
     const bool same_outputs = random.percent(40);
-    const bool too_long = random.percent(8);
+    const bool too_long = random.percent(args.num_gpu_blocks - 1 < ceil_div(args.max_model_len, args.block_size) ? 50 : 8);
 
     std::vector<Arrival> arrivals;
     std::int64_t time = random.percent(30) ? 0 : unit * random.between(0, 40);
@@ -157,6 +167,8 @@ std::vector<Arrival> random_arrivals(Random& random, const EngineArgs& args, std
                                                        std::max<std::int64_t>(1, args.max_model_len - 1));
         }
         if (too_long && random.percent(20)) a.prompt_tokens = args.max_model_len + random.between(-1, 3);
+        const std::int64_t pool = (args.num_gpu_blocks - 1) * args.block_size;
+        if (too_long && pool < args.max_model_len && random.percent(40)) a.prompt_tokens = pool - random.between(0, 1);
         a.priority = random.between(0, priorities - 1);
         a.output_base = same_outputs ? 900'000'000U : 500'000'000U + u * 100'000U;
 
@@ -200,6 +212,13 @@ Scenario random_scenario(std::uint64_t seed) {
     s.seed = seed;
     s.options.engine = random_engine(random);
     s.options.replicas = random.any_of({1, 1, 1, 2, 3});
+    const bool long_decodes = random.percent(8);
+    if (long_decodes) {  // stretches in which nothing happens but decoding
+        EngineArgs& engine = s.options.engine;
+        engine.max_model_len *= 8;
+        engine.max_num_batched_tokens += engine.enable_chunked_prefill ? 0 : engine.max_model_len;
+        engine.num_gpu_blocks *= random.between(8, 12);
+    }
 
     // Arrivals fall on multiples of half a unit; constant steps of one unit make many events coincide.
     const std::int64_t unit = random.any_of({2, 100, 1'000'000, 70'000'000});
@@ -214,6 +233,7 @@ Scenario random_scenario(std::uint64_t seed) {
     }
     s.step_time.has_line = random.percent(80);
     s.arrivals = random_arrivals(random, s.options.engine, unit);
+    if (long_decodes && s.arrivals.size() > 5) s.arrivals.resize(5);
 
     if (random.percent(25)) s.options.api = SimDuration(unit * random.between(1, 9) / 2);
     if (random.percent(25)) s.options.max_concurrency = random.between(1, 6);
@@ -253,15 +273,11 @@ std::string describe(const Scenario& s) {
     return text;
 }
 
-Run run(const Scenario& scenario, const Simulate& simulate, std::int64_t max_steps) {
+namespace {
+
+Run run_with(const Scenario& scenario, const Simulate& simulate, const SimulationOptions& options) {
     Run result;
     result.replicas = scenario.options.replicas;
-    std::int64_t steps = 0;
-    SimulationOptions options = scenario.options;
-    options.on_step = [&](std::int64_t replica, const StepRecord& record) {
-        result.steps[replica].push_back(record);
-        if (++steps == max_steps) throw TooManySteps("the run was cut");
-    };
     TestRouter router(scenario.fewest_tokens);
     VectorWorkload workload(scenario.arrivals, scenario.users, scenario.think);
     try {
@@ -271,6 +287,32 @@ Run run(const Scenario& scenario, const Simulate& simulate, std::int64_t max_ste
     }
     result.left = workload.left();
     result.loads = router.shown();
+    return result;
+}
+
+}  // namespace
+
+Run run(const Scenario& scenario, const Simulate& simulate, std::int64_t max_steps) {
+    std::map<std::int64_t, std::vector<StepRecord>> records;
+    std::int64_t steps = 0;
+    SimulationOptions options = scenario.options;
+    options.on_step = [&](std::int64_t replica, const StepRecord& record) {
+        records[replica].push_back(record);
+        if (++steps == max_steps) throw TooManySteps("the run was cut");
+    };
+    Run result = run_with(scenario, simulate, options);
+    result.steps = std::move(records);
+    return result;
+}
+
+Run run_without_records(const Scenario& scenario, const Simulate& simulate) {
+    std::int64_t calls = 0;
+    SimulationOptions options = scenario.options;
+    options.on_progress = [&](const Outcome&, SimTime) {
+        if (++calls == 100) throw TooManySteps("the run does not end");
+    };
+    Run result = run_with(scenario, simulate, options);
+    result.recorded = false;
     return result;
 }
 

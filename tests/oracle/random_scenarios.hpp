@@ -80,6 +80,7 @@ using Simulate = std::function<Outcome(const SimulationOptions&, const StepTimeM
 struct Run {
     bool refused = false;  ///< it ended with UserError; then the outcome is empty
     bool endless = false;  ///< cut after max_steps records; then the outcome is empty
+    bool recorded = true;  ///< `steps` was filled
     std::int64_t replicas = 1;
     Outcome outcome;
     std::map<std::int64_t, std::vector<StepRecord>> steps;     ///< by replica
@@ -90,5 +91,7 @@ struct Run {
 /// Cut after `max_steps` records. By the rules a few scenarios never end: under priority two requests that tie in priority and
 /// arrival time can preempt each other for ever, because the victim among equals is the first of `running`.
 Run run(const Scenario& scenario, const Simulate& simulate, std::int64_t max_steps = 6'000);
+/// Without step records, so that the engine may skip over steps nobody looks at. Only for scenarios that end.
+Run run_without_records(const Scenario& scenario, const Simulate& simulate);
 
 }  // namespace kvsim::oracle

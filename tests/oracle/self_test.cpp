@@ -107,7 +107,6 @@ TEST_CASE("oracle: what must hold in every run of the naive engine") {
     CHECK(rejected > 20);
     CHECK(preemptions > 300);
     CHECK(hits > 1000);
-    MESSAGE(stalls << " stalls, " << rejected << " rejected, " << preemptions << " preemptions, " << hits << " hit tokens");
 }
 
 TEST_CASE("oracle: a scenario follows from its seed, and the comparison accepts equal runs") {
