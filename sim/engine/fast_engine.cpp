@@ -99,6 +99,8 @@ void FastEngine::schedule(Batch& batch, SimTime now) {
     if (prefilling_ != none) plan_prefilling(batch);
     if (batch.preempted.empty()) {
         plan_waiting(batch);
+        if (batch.bound != Bound::kv_blocks && !waiting_.empty() && running_count_ == args_.max_num_seqs)
+            batch.bound = Bound::seats;
         if (batch.bound == Bound::no_waiting && budget_ == 0) batch.bound = Bound::token_budget;
     } else {
         batch.bound = Bound::kv_blocks;

@@ -75,6 +75,7 @@ public:
         if (waited) integrals_.finished_while_waiting += before - engine_.unfinished();
         flying_ = false;
         due_ = true;
+        if (engine_.unfinished() == 0) has_next_ = false;  // the trailing batch without rows leaves with the last request
         if (record_open_) close_record(current_.step, now);
         observe();
     }
@@ -84,7 +85,6 @@ public:
         integrator_.advance(now);
         due_ = false;
         if (engine_.unfinished() == 0) {
-            has_next_ = false;  // the trailing batch without rows leaves with the last request
             bound_ = Bound::no_waiting;
         } else if (has_next_ && !next_.empty()) {
             std::swap(current_, next_);

@@ -74,17 +74,18 @@ private:
     }
 
     void take_arrivals() {
+        while (!joining_.empty() && joining_.front().at <= now_) {
+            Joining& next = joining_.front();
+            --loads_[next.replica].requests;
+            loads_[next.replica].tokens -= next.request.prompt + next.request.max_tokens - 1;
+            replicas_[next.replica]->enqueue(std::move(next.request), now_);
+            joining_.pop_front();
+        }
         for (;;) {
             if (!may_issue()) break;
             const auto intended = workload_.next_time();
             if (!intended || *intended > now_) break;
             take_arrival();
-        }
-        while (!joining_.empty() && joining_.front().at <= now_) {
-            Joining& next = joining_.front();
-            --loads_[next.replica].requests;
-            replicas_[next.replica]->enqueue(std::move(next.request), now_);
-            joining_.pop_front();
         }
     }
 
@@ -150,12 +151,13 @@ private:
         request.arrival_rank = now_.time_since_epoch().count();
         request.tie_id = arrival_.external_id;
         request.prompt = arrival_.prompt_tokens;
-        request.max_tokens = arrival_.output_tokens;
+        request.max_tokens = std::min(arrival_.output_tokens, options_.engine.max_model_len - arrival_.prompt_tokens);
         request.content = arrival_.prompt;
         request.output_base = arrival_.output_base;
         request.measured = record.measured;
         if (options_.api > SimDuration::zero()) {
             ++loads_[target].requests;
+            loads_[target].tokens += request.prompt + request.max_tokens - 1;
             joining_.push_back({now_ + options_.api, target, std::move(request)});
         } else {
             replicas_[target]->enqueue(std::move(request), now_);
@@ -297,7 +299,7 @@ private:
             out_.end = now_;
         }
         for (const auto& replica : replicas_) replica->integrate(out_.end);
-        sample_timeline(out_.end + SimDuration(1));
+        sample_timeline(now_ + SimDuration(1));
         out_.counters.completed_by_last_arrival = completed_by_last_arrival_;
         if (out_.counters.arrivals > 0 && out_.counters.rejected == out_.counters.arrivals) {
             throw UserError("no request fits: every prompt (" + std::to_string(out_.counters.arrivals) +
