@@ -360,6 +360,7 @@ std::string ModelSpec::problem() const {
         return "its shape is beyond any model";
     }
     if (max_context > 1'000'000'000) return "max_context " + std::to_string(max_context) + " is beyond any model";
+    if (kv_heads < 1 || head_dim < 1) return "kv_heads and head_dim must be at least 1";
     if (heads > 0 && heads % kv_heads != 0) {
         return "heads " + std::to_string(heads) + " is not a multiple of kv_heads " + std::to_string(kv_heads);
     }
