@@ -1,20 +1,22 @@
 #pragma once
 // Whole-file reads, and writes that appear complete or not at all.
 
-#include <cstdio>
+#include <cstddef>
 #include <filesystem>
-#include <memory>
+#include <limits>
 #include <string>
 #include <string_view>
 
 namespace kvsim {
 
-/// The file's bytes. Throws UserError naming the path and the system's reason (also for a directory).
-std::string read_file(const std::filesystem::path& path);
+/// The file's bytes. Throws UserError naming the path and the system's reason (also for a directory), and when the file has
+/// more than `max_bytes`.
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes = std::numeric_limits<std::size_t>::max());
 
 /// Buffered writer to a temporary name beside `path`; commit() flushes, checks every error and renames over `path`.
 /// Without commit() (an exception, an interrupted run) the destructor removes the temporary file and `path` is untouched.
-/// Every failure (unwritable folder, disk full) throws UserError with the path and the system's reason.
+/// A symbolic link is followed; a device, a pipe or anything under /dev or /proc is written in place, as it cannot be renamed
+/// over. Every failure (missing or unwritable folder, disk full) throws UserError with the path and the system's reason.
 class AtomicFile {
 public:
     explicit AtomicFile(std::filesystem::path path);
@@ -27,8 +29,9 @@ public:
 
 private:
     void flush();
-    std::filesystem::path path_;
-    std::filesystem::path temporary_;
+    std::filesystem::path path_;       ///< as given, for messages
+    std::filesystem::path target_;     ///< links resolved
+    std::filesystem::path temporary_;  ///< empty when written in place
     int fd_ = -1;
     std::string buffer_;
 };

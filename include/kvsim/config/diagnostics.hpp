@@ -12,20 +12,27 @@ namespace kvsim::config {
 
 class Diagnostics {
 public:
-    /// `file:line:column: error: message`, then the source line and a caret when the mark is known.
+    /// `file:line:column: error: message`, then the source line and a caret when the mark is known. Tabs are expanded, long
+    /// lines cut to a window around the caret.
     void error(const Mark& at, std::string message);
     void warning(const Mark& at, std::string message);
-    /// "unknown WHAT 'word'[; did you mean 'nearest'?][ (one of: a, b, c)]" at `at`.
+    /// "unknown WHAT 'word'; did you mean 'nearest'?" at `at`, or "... (one of: a, b, c)" when nothing is near.
     void unknown(const Mark& at, std::string_view what, std::string_view word, std::span<const std::string_view> known);
 
     [[nodiscard]] bool ok() const { return errors_.empty(); }
     [[nodiscard]] const std::vector<std::string>& errors() const { return errors_; }
     [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
-    /// Throws one UserError that contains every error, if there is any.
+    /// Throws one UserError with the errors in the order of their places (at most 20, then "... and N more"), if there are any.
     void throw_if_errors() const;
 
 private:
+    struct Place {
+        const Source* source;
+        int line;
+        int column;
+    };
     std::vector<std::string> errors_;
+    std::vector<Place> places_;  ///< of errors_
     std::vector<std::string> warnings_;
 };
 

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kvsim/base/units.hpp"
@@ -14,13 +16,16 @@
 
 namespace kvsim::config {
 
-/// A registered piece by name, with the map it was written in; the piece's own schema reads the rest of the map.
+/// A registered piece by name (written `{model: affine, ...}`, or just `affine`), with the map it was written in; the piece's
+/// own schema reads the rest of the map.
 struct Choice {
-    static constexpr std::string_view type_name = "map";
     std::string name;
     Mark name_mark;
     Value params;  ///< the whole map, the naming key included; null when the piece was named by a plain scalar or by default
 };
+
+/// Reads a Choice whose name stands under `naming_key` ("policy", "model", "process", ...); `key` names it in messages.
+bool read_choice(const Value& value, std::string_view key, std::string_view naming_key, Choice& out, Diagnostics& diagnostics);
 
 struct HardwareConfig {
     Value gpu;  ///< a catalogue name, or a map of the card's facts (model/catalog.hpp)
@@ -111,11 +116,16 @@ struct Scenario {
     std::string hash;  ///< 16 hex digits over the canonical text of `root` without name and output; equal runs, equal hash
 };
 
-/// Reads the fixed part of a scenario (defaults: name = the file's stem). Everything wrong goes to `diagnostics`; a Scenario
-/// is only meaningful when that is ok.
+/// Reads the fixed part of a scenario (defaults: name = the file's stem, made a safe folder name). Everything wrong goes to
+/// `diagnostics`; a Scenario is only meaningful when that is ok. A null root after a reported error adds nothing.
 Scenario read_scenario(const Value& root, const std::filesystem::path& file, Diagnostics& diagnostics);
 
 /// Every section's table, for `kvsim schema`: {"engine", docs}, {"hardware", docs}, ...
 std::vector<std::pair<std::string, std::vector<FieldDoc>>> scenario_docs();
+
+/// One table as Markdown (key, type, range or choices, default, meaning); pieces' tables print alike.
+std::string docs_markdown(const std::vector<FieldDoc>& docs);
+/// scenario_docs() as one Markdown text: a heading and a table per section.
+std::string scenario_docs_markdown();
 
 }  // namespace kvsim::config

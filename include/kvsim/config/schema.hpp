@@ -38,6 +38,7 @@ struct Range {
     double min = -std::numeric_limits<double>::infinity();
     double max = std::numeric_limits<double>::infinity();
     bool open_min = false;  ///< the minimum itself is refused
+    bool open_max = false;  ///< the maximum itself is refused
 };
 inline constexpr Range any{};
 inline constexpr Range non_negative{0};
@@ -45,9 +46,21 @@ inline constexpr Range positive{0, std::numeric_limits<double>::infinity(), true
 inline constexpr Range at_least_one{1};
 inline constexpr Range fraction{0, 1};
 
+/// The range as documents print it: "> 0", ">= 1", "0 to 1", "> 0 to 1"; empty when anything goes.
+std::string describe(const Range& range);
+
 // Codecs: read one scalar in the type's written form, report what is wrong at its mark, return false then.
-// NaN is refused everywhere; integers accept `_`-free decimal digits only (no octal, no 1e3), and durations, rates and bytes
-// need their unit (`_bytes` keys accept a bare integer).
+//
+//   integer   = [+-] digits; no leading zero (YAML 1.1 reads 010 as 8), no exponent, no separators
+//   number    = [+-] decimal [exponent]; finite
+//   bool      = true | false
+//   text      = any scalar that is not empty
+//   duration  = number [blank] (ns | us | ms | s | min | h), rounded to the nearest nanosecond
+//   rate      = number [blank] "/" (s | min | h), or inf where the range has no maximum
+//   bytes     = number [blank] (B | kB | MB | GB | TB | KiB | MiB | GiB | TiB), rounded to the nearest byte;
+//               a bare integer for keys ending in _bytes
+//
+// Units are case-sensitive. A quoted scalar is text, never a number, duration, rate, size or bool. NaN is refused everywhere.
 bool decode(const Value& value, bool& out, std::string_view key, const Range&, Diagnostics&);
 bool decode(const Value& value, std::int64_t& out, std::string_view key, const Range&, Diagnostics&);
 bool decode(const Value& value, Number& out, std::string_view key, const Range&, Diagnostics&);
@@ -170,13 +183,23 @@ Field<T> field(std::string_view key, M T::*member, std::string_view doc, Range r
     return f;
 }
 
+/// A field read by a function of its own: a nested map, or a form no codec covers. `type` is what the docs print.
+template <class T, class Read>
+Field<T> custom(std::string_view key, std::string_view type, std::string_view doc, Read read, Range range = any) {
+    Field<T> f;
+    f.doc = FieldDoc{std::string(key), std::string(type), "", std::string(doc), range, {}};
+    f.read = std::move(read);
+    return f;
+}
+
 // The type-erased half of Schema::read: unknown keys, missing required keys, choices. Defined in sim/config/schema.cpp.
 struct FieldRef {
     const FieldDoc* doc;
     bool required;
 };
-/// For each member of `map` the index of its field or -1 (reported as unknown, with the nearest key). Reports missing
-/// required keys at the map's mark, null values, and values outside `choices` (then the index is -1 too).
+/// "engine must be a map" if it is none (then the result is empty). For each member of `map` the index of its field or -1
+/// (reported as unknown, with the nearest key). Reports missing required keys at the map's mark, null values, and values
+/// outside `choices` (then the index is -1 too).
 std::vector<int> match_members(const Value& map, const std::vector<FieldRef>& fields, std::string_view where, Diagnostics&);
 
 template <class T>
@@ -202,5 +225,16 @@ public:
 private:
     std::vector<Field<T>> fields_;
 };
+
+/// A nested map with a schema of its own, which must outlive the field; `key` also names the map in messages.
+template <class T, class M>
+Field<T> group(std::string_view key, M T::*member, const Schema<M>& schema, std::string_view doc) {
+    return custom<T>(key, "map", doc,
+                     [key = std::string(key), member, &schema](T& into, const Value& value, Diagnostics& diagnostics) {
+                         const std::size_t before = diagnostics.errors().size();
+                         schema.read(value, into.*member, key, diagnostics);
+                         return diagnostics.errors().size() == before;
+                     });
+}
 
 }  // namespace kvsim::config

@@ -15,7 +15,8 @@ struct Source {
     std::vector<std::string> lines;  ///< without line ends
 };
 
-/// Where something was written; line and column count from 1, 0 = unknown (then only the name is printed).
+/// Where something was written; line and column count from 1, 0 = unknown (then only the name is printed). Columns count
+/// bytes; messages print characters.
 struct Mark {
     std::shared_ptr<const Source> source;
     int line = 0;

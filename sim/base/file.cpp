@@ -1,0 +1,146 @@
+#include "kvsim/base/file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "kvsim/base/check.hpp"
+
+namespace kvsim {
+
+namespace {
+
+constexpr std::size_t buffer_bytes = std::size_t{1} << 18;
+
+[[noreturn]] void fail(const char* action, const std::filesystem::path& path, const std::string& reason) {
+    throw UserError(std::string("cannot ") + action + " '" + path.string() + "': " + reason);
+}
+
+[[noreturn]] void fail_errno(const char* action, const std::filesystem::path& path, int error) {
+    fail(action, path, std::generic_category().message(error));
+}
+
+bool is_special_path(const std::filesystem::path& path) {
+    const std::string text = path.lexically_normal().string();
+    return text.starts_with("/dev/") || text.starts_with("/proc/");
+}
+
+struct Descriptor {
+    int fd;
+    explicit Descriptor(int f) : fd(f) {}
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    ~Descriptor() {
+        if (fd >= 0) ::close(fd);
+    }
+};
+
+}  // namespace
+
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {
+    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (file.fd < 0) fail_errno("read", path, errno);
+    struct stat status {};
+    if (::fstat(file.fd, &status) != 0) fail_errno("read", path, errno);
+    if (S_ISDIR(status.st_mode)) fail_errno("read", path, EISDIR);
+
+    std::string out;
+    if (S_ISREG(status.st_mode)) {
+        const auto size = static_cast<std::size_t>(status.st_size);
+        if (size > max_bytes) fail("read", path, "it has more than " + std::to_string(max_bytes) + " bytes");
+        out.reserve(size);
+    }
+    std::vector<char> chunk(buffer_bytes);
+    while (true) {
+        const ssize_t got = ::read(file.fd, chunk.data(), chunk.size());
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) fail_errno("read", path, errno);
+        if (got == 0) return out;
+        out.append(chunk.data(), static_cast<std::size_t>(got));
+        if (out.size() > max_bytes) fail("read", path, "it has more than " + std::to_string(max_bytes) + " bytes");
+    }
+}
+
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), target_(path_) {
+    struct stat status {};
+    const bool exists = ::stat(path_.c_str(), &status) == 0;
+    if (exists && S_ISDIR(status.st_mode)) fail_errno("write", path_, EISDIR);
+    if (is_special_path(path_) || (exists && !S_ISREG(status.st_mode))) {
+        fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+        if (fd_ < 0) fail_errno("write", path_, errno);
+        return;
+    }
+    if (path_.filename().empty()) fail("write", path_, "it names no file");
+    if (exists) {
+        std::error_code error;
+        const std::filesystem::path resolved = std::filesystem::canonical(path_, error);
+        if (!error) target_ = resolved;
+        // A rename would replace even a write-protected file.
+        if (::access(target_.c_str(), W_OK) != 0) fail_errno("write", path_, errno);
+    }
+    const std::filesystem::path parent = target_.parent_path().empty() ? std::filesystem::path(".") : target_.parent_path();
+    struct stat folder {};
+    if (::stat(parent.c_str(), &folder) != 0) {
+        if (errno == ENOENT) fail("write", path_, "the folder '" + parent.string() + "' does not exist");
+        fail_errno("write", path_, errno);
+    }
+
+    // A short name of its own: NAME plus a suffix could exceed the longest allowed name.
+    static std::atomic<unsigned> count{0};
+    do {
+        temporary_ = parent / (".kvsim-" + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp");
+        fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (fd_ < 0 && errno == EEXIST);
+    if (fd_ < 0) fail_errno("write", path_, errno);
+    if (exists) static_cast<void>(::fchmod(fd_, status.st_mode & 07777U));  // a courtesy; failing it loses nothing
+}
+
+AtomicFile::~AtomicFile() {
+    if (fd_ >= 0) {
+        ::close(fd_);
+        if (!temporary_.empty()) ::unlink(temporary_.c_str());
+    }
+}
+
+void AtomicFile::write(std::string_view bytes) {
+    KVSIM_CHECK(fd_ >= 0, "write after commit");
+    buffer_ += bytes;
+    if (buffer_.size() >= buffer_bytes) flush();
+}
+
+void AtomicFile::flush() {
+    std::string_view rest = buffer_;
+    while (!rest.empty()) {
+        const ssize_t written = ::write(fd_, rest.data(), rest.size());
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) fail_errno("write", path_, errno);
+        rest.remove_prefix(static_cast<std::size_t>(written));
+    }
+    buffer_.clear();
+}
+
+void AtomicFile::commit() {
+    KVSIM_CHECK(fd_ >= 0, "commit after commit");
+    flush();
+    const int fd = std::exchange(fd_, -1);
+    // Network file systems report a full disk only here.
+    int error = ::close(fd) != 0 && errno != EINTR ? errno : 0;
+    if (temporary_.empty()) {
+        if (error != 0) fail_errno("write", path_, error);
+        return;
+    }
+    if (error == 0 && ::rename(temporary_.c_str(), target_.c_str()) != 0) error = errno;
+    if (error != 0) {
+        ::unlink(temporary_.c_str());
+        fail_errno("write", path_, error);
+    }
+}
+
+}  // namespace kvsim

@@ -1,0 +1,440 @@
+// The only file that includes yaml-cpp. It takes yaml-cpp's events, never its nodes or conversions: those keep the first of two
+// equal keys, read 010 as 8 and swallow malformed text.
+
+#include "kvsim/config/load.hpp"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kvsim/base/check.hpp"
+#include "kvsim/base/file.hpp"
+#include "kvsim/base/text.hpp"
+
+namespace kvsim::config {
+
+namespace {
+
+constexpr std::size_t max_text_bytes = std::size_t{1} << 20;  // the scanner may hold a token of 80 bytes for each byte
+constexpr std::size_t max_nodes = 100'000;
+constexpr std::size_t max_expanded_bytes = std::size_t{16} << 20;  // scalars after alias expansion
+constexpr std::size_t max_depth = 64;
+
+struct Abandon {};  // an error after which the rest of the text cannot be read sensibly; already reported
+
+std::vector<std::string> split_lines(std::string_view text) {
+    std::vector<std::string> lines;
+    while (true) {
+        const std::size_t end = text.find('\n');
+        lines.emplace_back(text.substr(0, end));
+        if (end == std::string_view::npos) return lines;
+        text.remove_prefix(end + 1);
+    }
+}
+
+// Without byte order mark, line ends LF.
+std::string normalise(std::string_view text) {
+    if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+    std::string out;
+    out.reserve(text.size());
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        if (text[i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;
+        out += text[i];
+    }
+    return out;
+}
+
+struct Extent {
+    std::size_t nodes = 1;
+    std::size_t bytes = 0;
+    std::size_t depth = 0;  // levels of lists and maps
+};
+
+Extent measure(const Value& value) {
+    Extent out{1, value.scalar.size(), value.is_list() || value.is_map() ? std::size_t{1} : std::size_t{0}};
+    const auto add = [&](const Value& child) {
+        const Extent inner = measure(child);
+        out.nodes += inner.nodes;
+        out.bytes += inner.bytes;
+        out.depth = std::max(out.depth, inner.depth + 1);
+    };
+    for (const Value& item : value.list) add(item);
+    for (const Member& member : value.map) {
+        out.nodes += 1;
+        out.bytes += member.key.size();
+        add(member.value);
+    }
+    return out;
+}
+
+class TreeBuilder : public YAML::EventHandler {
+public:
+    TreeBuilder(std::shared_ptr<const Source> source, int first_column, Diagnostics& diagnostics)
+        : source_(std::move(source)), first_column_(first_column), diagnostics_(diagnostics) {}
+
+    [[nodiscard]] Value take() { return std::move(root_); }
+    [[nodiscard]] Mark mark_of(const YAML::Mark& mark) const {
+        if (mark.is_null()) return Mark{source_, 0, 0};
+        return Mark{source_, mark.line + 1, mark.column + 1 + (mark.line == 0 ? first_column_ : 0)};
+    }
+
+    void OnDocumentStart(const YAML::Mark& mark) override {
+        if (++documents_ == 1) return;
+        const Mark at = mark_of(mark);
+        const auto line = static_cast<std::size_t>(at.line) - 1;
+        const bool marker = line < source_->lines.size() && source_->lines[line].starts_with("---");
+        diagnostics_.error(at, marker ? "a second document starts here; one file holds one document"
+                                      : "unexpected text after the end of the document");
+        throw Abandon{};
+    }
+    void OnDocumentEnd() override {}
+
+    void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+        if (expects_key()) {
+            diagnostics_.error(mark_of(mark), "a key is missing");
+            throw Abandon{};
+        }
+        Value value;
+        // yaml-cpp marks an absent value at whatever follows it.
+        value.mark = !stack_.empty() && stack_.back().value.is_map() ? stack_.back().key_mark : mark_of(mark);
+        spend({}, value.mark);
+        place(std::move(value), anchor);
+    }
+
+    void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+        const Mark at = mark_of(mark);
+        if (expects_key()) {
+            diagnostics_.error(at, "an alias cannot be a key");
+            throw Abandon{};
+        }
+        const auto found = anchors_.find(anchor);
+        if (found == anchors_.end()) {
+            diagnostics_.error(at, "an alias cannot stand inside what it refers to");
+            throw Abandon{};
+        }
+        const auto& [target, extent] = found->second;
+        spend(extent, at);
+        if (stack_.size() + extent.depth > max_depth) too_deep(at);
+        place(target, 0);
+    }
+
+    void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& text) override {
+        const Mark at = mark_of(mark);
+        refuse_tag(tag, at);
+        spend({1, text.size(), 0}, at);
+        if (expects_key()) {
+            take_key(text, at, tag == "!");
+            if (anchor != 0) remember(anchor, scalar_of(text, tag, at));
+            return;
+        }
+        place(scalar_of(text, tag, at), anchor);
+    }
+
+    void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                         YAML::EmitterStyle::value style) override {
+        open(Value::Kind::list, mark, tag, anchor, style);
+    }
+    void OnSequenceEnd() override { close(); }
+    void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                    YAML::EmitterStyle::value style) override {
+        open(Value::Kind::map, mark, tag, anchor, style);
+    }
+    void OnMapEnd() override { close(); }
+
+private:
+    struct Frame {
+        Value value;
+        YAML::anchor_t anchor = 0;
+        bool has_key = false;
+        bool dropped = false;  // the pending key was refused: its value is read and thrown away
+        std::string key;
+        Mark key_mark;
+        std::unordered_map<std::string, Mark> seen;  // looked up only, never iterated
+    };
+
+    [[nodiscard]] bool expects_key() const { return !stack_.empty() && stack_.back().value.is_map() && !stack_.back().has_key; }
+
+    Value scalar_of(const std::string& text, const std::string& tag, const Mark& at) const {
+        Value value;
+        value.kind = Value::Kind::scalar;
+        value.quoted = tag == "!";
+        value.scalar = text;
+        value.mark = at;
+        return value;
+    }
+
+    void take_key(const std::string& text, const Mark& at, bool quoted) {
+        Frame& frame = stack_.back();
+        frame.has_key = true;
+        frame.dropped = true;
+        frame.key = text;
+        frame.key_mark = at;
+        if (text == "<<" && !quoted) {
+            diagnostics_.error(at, "merge keys (<<) are not supported; write the keys out");
+        } else if (text.empty()) {
+            diagnostics_.error(at, "a key must not be empty");
+        } else if (const auto [place, fresh] = frame.seen.emplace(text, at); !fresh) {
+            const Mark& first = place->second;
+            const std::size_t length = first.column > 0 ? static_cast<std::size_t>(first.column) - 1 : 0;
+            std::size_t column = 1;
+            const std::string& line = source_->lines[static_cast<std::size_t>(first.line) - 1];
+            for (std::size_t i = 0; i < length && i < line.size(); ++i) {
+                if ((static_cast<unsigned char>(line[i]) & 0xC0U) != 0x80U) ++column;
+            }
+            diagnostics_.error(at, "duplicate key '" + excerpt(text) + "'; it first stands at line " +
+                                       std::to_string(first.line) + ", column " + std::to_string(column));
+        } else {
+            frame.dropped = false;
+        }
+    }
+
+    void open(Value::Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+              YAML::EmitterStyle::value style) {
+        const Mark at = mark_of(mark);
+        refuse_tag(tag, at);
+        if (expects_key()) {
+            diagnostics_.error(at, "a key must be plain text, not a list or a map");
+            throw Abandon{};
+        }
+        if (stack_.size() >= max_depth) too_deep(at);
+        Frame frame;
+        frame.value.kind = kind;
+        // A block map starts at its first key; errors about the whole map belong to the key that names it.
+        const bool named = style == YAML::EmitterStyle::Block && !stack_.empty() && stack_.back().value.is_map();
+        frame.value.mark = named ? stack_.back().key_mark : at;
+        frame.anchor = anchor;
+        spend({}, at);
+        stack_.push_back(std::move(frame));
+    }
+
+    void close() {
+        Frame frame = std::move(stack_.back());
+        stack_.pop_back();
+        place(std::move(frame.value), frame.anchor);
+    }
+
+    void place(Value value, YAML::anchor_t anchor) {
+        if (anchor != 0) remember(anchor, value);
+        if (stack_.empty()) {
+            root_ = std::move(value);
+            return;
+        }
+        Frame& frame = stack_.back();
+        if (frame.value.is_list()) {
+            frame.value.list.push_back(std::move(value));
+            return;
+        }
+        frame.has_key = false;
+        if (!frame.dropped) frame.value.map.push_back(Member{std::move(frame.key), frame.key_mark, std::move(value)});
+    }
+
+    // Anchored copies nest ("&a [&b [&c ..."), so they are charged like any other copy.
+    void remember(YAML::anchor_t anchor, Value value) {
+        const Extent extent = measure(value);
+        spend(extent, value.mark);
+        anchors_.insert_or_assign(anchor, std::pair(std::move(value), extent));
+    }
+
+    void spend(const Extent& extent, const Mark& at) {
+        nodes_ += extent.nodes;
+        bytes_ += extent.bytes;
+        if (nodes_ > max_nodes || bytes_ > max_expanded_bytes) {
+            diagnostics_.error(at, "more than " + std::to_string(max_nodes) + " values (anchors and aliases counted out)");
+            throw Abandon{};
+        }
+    }
+
+    void refuse_tag(const std::string& tag, const Mark& at) {
+        if (tag.empty() || tag == "?" || tag == "!") return;
+        diagnostics_.error(at, "YAML tags ('" + excerpt(tag) + "') are not supported; remove it");
+        throw Abandon{};
+    }
+
+    [[noreturn]] void too_deep(const Mark& at) {
+        diagnostics_.error(at, "nested more than " + std::to_string(max_depth) + " levels deep");
+        throw Abandon{};
+    }
+
+    std::shared_ptr<const Source> source_;
+    int first_column_;
+    Diagnostics& diagnostics_;
+    Value root_;
+    std::vector<Frame> stack_;
+    std::map<YAML::anchor_t, std::pair<Value, Extent>> anchors_;
+    std::size_t nodes_ = 0;
+    std::size_t bytes_ = 0;
+    int documents_ = 0;
+};
+
+// What yaml-cpp would accept silently or report badly. False: do not parse.
+bool check_text(std::string_view text, const std::shared_ptr<const Source>& source, int first_column,
+                Diagnostics& diagnostics) {
+    const auto mark_at = [&](std::size_t offset) {
+        const std::string_view before = text.substr(0, offset);
+        const std::size_t newline = before.rfind('\n');
+        const std::size_t start = newline == std::string_view::npos ? 0 : newline + 1;
+        const auto line = static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1;
+        return Mark{source, line, static_cast<int>(offset - start) + 1 + (line == 1 ? first_column : 0)};
+    };
+    if (text.size() > max_text_bytes) {
+        diagnostics.error(Mark{source, 0, 0}, "larger than 1 MiB; lists of requests belong in a trace file");
+        return false;
+    }
+    if (const std::size_t at = text.find('\0'); at != std::string_view::npos) {
+        diagnostics.error(mark_at(at), "a NUL byte; this is not a text file");
+        return false;
+    }
+    if (const std::size_t at = find_invalid_utf8(text); at != std::string_view::npos) {
+        diagnostics.error(mark_at(at), "not valid UTF-8; save the file as UTF-8 text");
+        return false;
+    }
+    const auto is_control = [](char c) {
+        const auto byte = static_cast<unsigned char>(c);
+        return (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F;
+    };
+    if (const auto at = std::find_if(text.begin(), text.end(), is_control); at != text.end()) {
+        diagnostics.error(mark_at(static_cast<std::size_t>(at - text.begin())),
+                          *at == '\r' ? "a carriage return without a line feed; end lines with LF or CRLF"
+                                      : "a control character; this is not a text file");
+        return false;
+    }
+
+    std::optional<Mark> first_tab;
+    int more_tabs = 0;
+    bool content = false;
+    for (std::size_t i = 0; i < source->lines.size(); ++i) {
+        const std::string_view line = i == 0 ? std::string_view(source->lines[i]).substr(static_cast<std::size_t>(first_column))
+                                             : std::string_view(source->lines[i]);
+        const std::size_t start = line.find_first_not_of(" \t");
+        if (start == std::string_view::npos || line[start] == '#') continue;
+        content = true;
+        const std::size_t tab = line.substr(0, start).find('\t');
+        if (tab == std::string_view::npos) continue;
+        if (first_tab) {
+            ++more_tabs;
+        } else {
+            first_tab = Mark{source, static_cast<int>(i) + 1, static_cast<int>(tab) + 1 + (i == 0 ? first_column : 0)};
+        }
+    }
+    if (first_tab) {
+        std::string message = "a tab in the indentation; indent with spaces";
+        if (more_tabs > 0) message += " (and " + std::to_string(more_tabs) + (more_tabs == 1 ? " more line)" : " more lines)");
+        diagnostics.error(*first_tab, message);
+        return false;
+    }
+    if (!content) {
+        diagnostics.error(Mark{source, 0, 0}, "nothing in it but blanks and comments");
+        return false;
+    }
+    return true;
+}
+
+// `text` is normalised; its first line starts `first_column` bytes into the source's first line.
+Value parse(const std::string& text, const std::shared_ptr<const Source>& source, int first_column, Diagnostics& diagnostics) {
+    if (!check_text(text, source, first_column, diagnostics)) return {};
+    TreeBuilder builder(source, first_column, diagnostics);
+    try {
+        std::istringstream stream(text);
+        YAML::Parser parser(stream);
+        // Never until false: on "," yaml-cpp 0.7 yields empty documents for ever. The second document throws.
+        if (!parser.HandleNextDocument(builder)) {
+            diagnostics.error(Mark{source, 0, 0}, "no document in it");
+            return {};
+        }
+        parser.HandleNextDocument(builder);
+    } catch (const Abandon&) { return {}; } catch (const YAML::Exception& e) {
+        Mark at = builder.mark_of(e.mark);
+        at.line = std::min(at.line, static_cast<int>(source->lines.size()));
+        diagnostics.error(at, "YAML: " + e.msg);
+        return {};
+    }
+    return builder.take();
+}
+
+}  // namespace
+
+Value parse_yaml(std::string_view text, std::string name, Diagnostics& diagnostics) {
+    const std::string clean = normalise(text);
+    const auto source = std::make_shared<const Source>(Source{std::move(name), split_lines(clean)});
+    return parse(clean, source, 0, diagnostics);
+}
+
+Value load_yaml(const std::filesystem::path& path, Diagnostics& diagnostics) {
+    return parse_yaml(read_file(path, max_text_bytes), path.string(), diagnostics);
+}
+
+void apply_set(Value& root, std::string_view assignment, Diagnostics& diagnostics) {
+    const std::string clean = normalise(assignment);
+    const auto source = std::make_shared<const Source>(Source{"--set " + excerpt(clean, 200), split_lines(clean)});
+    const auto mark_at = [&](std::size_t offset) { return Mark{source, 1, static_cast<int>(offset) + 1}; };
+
+    const std::size_t equals = clean.find('=');
+    if (equals == std::string::npos || equals == 0) {
+        diagnostics.error(mark_at(0), "write --set key.path=value");
+        return;
+    }
+    const std::string_view path = std::string_view(clean).substr(0, equals);
+    std::vector<std::pair<std::string, std::size_t>> steps;  // a key and where it stands
+    for (std::size_t start = 0; start <= path.size();) {
+        const std::size_t end = std::min(path.find('.', start), path.size());
+        if (end == start || path.substr(start, end - start).find_first_of(" \t\n") != std::string_view::npos) {
+            diagnostics.error(mark_at(start), end == start ? "an empty key in the path" : "a blank in the key path");
+            return;
+        }
+        steps.emplace_back(path.substr(start, end - start), start);
+        start = end + 1;
+    }
+    if (steps.size() >= max_depth) {
+        diagnostics.error(mark_at(0), "nested more than " + std::to_string(max_depth) + " levels deep");
+        return;
+    }
+    const std::string text = clean.substr(equals + 1);
+    const std::size_t first = text.find_first_not_of(" \t\n");
+    if (first == std::string::npos) {
+        diagnostics.error(mark_at(equals + 1), "no value after '='");
+        return;
+    }
+    const std::size_t errors_before = diagnostics.errors().size();
+    Value value = parse(text, source, static_cast<int>(equals) + 1, diagnostics);
+    if (diagnostics.errors().size() != errors_before) return;
+    if ((value.is_map() || value.is_list()) && std::string_view("{[&").find(text[first]) == std::string_view::npos) {
+        diagnostics.error(mark_at(equals + 1 + first), "write a map as {key: value} and a list as [a, b]");
+        return;
+    }
+
+    Value* at = &root;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+        const auto& [key, offset] = steps[i];
+        if (at->is_null()) {
+            at->kind = Value::Kind::map;
+            at->mark = mark_at(offset);
+        }
+        if (!at->is_map()) {
+            const std::string what = at->is_list() ? "a list" : "'" + excerpt(at->scalar) + "'";
+            const std::string parent = i == 0 ? "the file" : std::string(path.substr(0, offset - 1));
+            diagnostics.error(mark_at(offset), "cannot set a key of " + parent + ", which is " + what + " and not a map");
+            return;
+        }
+        const auto member = std::find_if(at->map.begin(), at->map.end(), [&](const Member& m) { return m.key == key; });
+        if (member != at->map.end()) {
+            at = &member->value;
+        } else {
+            at->map.push_back(Member{key, mark_at(offset), Value{}});
+            at = &at->map.back().value;
+            at->mark = mark_at(offset);
+        }
+        if (i + 1 == steps.size()) *at = std::move(value);
+    }
+}
+
+}  // namespace kvsim::config

@@ -1,0 +1,470 @@
+#include "kvsim/config/scenario.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvsim/base/text.hpp"
+
+namespace kvsim::config {
+
+namespace {
+
+// ---- the tables, one per section -------------------------------------------------------------------------------------
+
+constexpr Range up_to(double max) {
+    return Range{1, max};
+}
+
+const Schema<HardwareConfig>& hardware_schema() {
+    static const Schema<HardwareConfig> schema{
+        custom<HardwareConfig>("gpu", "name | map", "catalogue name of the GPU, or a map of its facts",
+                               [](HardwareConfig& into, const Value& value, Diagnostics& diagnostics) {
+                                   return decode(value, into.gpu, "gpu", any, diagnostics);
+                               }),
+        field("tensor_parallel_size", &HardwareConfig::tensor_parallel_size, "GPUs that share each layer", up_to(1024))
+            .by_default("1"),
+        field("pipeline_parallel_size", &HardwareConfig::pipeline_parallel_size, "stages of layers", up_to(1024))
+            .by_default("1"),
+        field("data_parallel_size", &HardwareConfig::data_parallel_size, "engine copies within a deployment", up_to(1024))
+            .by_default("1"),
+        field("replicas", &HardwareConfig::replicas, "independent deployments behind the router", up_to(65535))
+            .by_default("1")};
+    return schema;
+}
+
+const Schema<EngineConfig>& engine_schema() {
+    static const Schema<EngineConfig> schema{
+        field("preset", &EngineConfig::preset, "engine whose decisions are taken; defaults of every other key")
+            .by_default("vllm-v1"),
+        field("scheduling_policy", &EngineConfig::scheduling_policy, "order of the waiting queue (default: the preset's)")
+            .one_of({"fcfs", "priority"}),
+        field("kv_cache_dtype", &EngineConfig::kv_cache_dtype, "element type of the KV cache")
+            .one_of({"auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"})
+            .by_default("auto"),
+        field("dtype", &EngineConfig::dtype, "element type of weights and activations")
+            .one_of({"auto", "bfloat16", "float16", "float32"})
+            .by_default("auto"),
+        field("quantization", &EngineConfig::quantization, "weight quantisation (default: the model's)"),
+        field("max_model_len", &EngineConfig::max_model_len, "tokens of prompt and output together (default: the model's)",
+              up_to(1e9)),
+        field("max_num_seqs", &EngineConfig::max_num_seqs, "requests that run at once (default: the preset's)", up_to(1e6)),
+        field("max_num_batched_tokens", &EngineConfig::max_num_batched_tokens, "tokens of one step (default: the preset's)",
+              up_to(1e9)),
+        field("block_size", &EngineConfig::block_size, "tokens of one KV block (default: the preset's)", up_to(1e6)),
+        field("gpu_memory_utilization", &EngineConfig::gpu_memory_utilization,
+              "share of the GPU's memory the engine takes (default: the preset's)", Range{0, 1, true}),
+        field("num_gpu_blocks_override", &EngineConfig::num_gpu_blocks_override, "KV blocks, instead of deriving them",
+              up_to(1e10)),
+        field("kv_cache_memory_bytes", &EngineConfig::kv_cache_memory_bytes, "KV memory per GPU, instead of deriving it",
+              positive),
+        field("activation_memory_bytes", &EngineConfig::activation_memory_bytes,
+              "activation peak per GPU, instead of estimating it", non_negative),
+        field("non_torch_memory_bytes", &EngineConfig::non_torch_memory_bytes,
+              "memory outside the framework's allocator per GPU, instead of estimating it", non_negative),
+        field("enable_prefix_caching", &EngineConfig::enable_prefix_caching,
+              "reuse of KV blocks with equal prefixes (default: the preset's)"),
+        field("enable_chunked_prefill", &EngineConfig::enable_chunked_prefill,
+              "prompts may be split over steps (default: the preset's)"),
+        field("long_prefill_token_threshold", &EngineConfig::long_prefill_token_threshold,
+              "most prompt tokens of one request in one step; 0 = no cap", non_negative)
+            .by_default("0"),
+        field("async_scheduling", &EngineConfig::async_scheduling,
+              "the next step is scheduled while one runs (default: the preset's)"),
+        field("scheduler_reserve_full_isl", &EngineConfig::scheduler_reserve_full_isl,
+              "admit a request only if its whole prompt fits (default: the preset's)"),
+        field("watermark", &EngineConfig::watermark, "share of the blocks kept free at admission", Range{0, 1, false, true})
+            .by_default("0"),
+        field("api", &EngineConfig::api,
+              "front-end time between arrival and the waiting queue (default: the step-time model's)", non_negative)};
+    return schema;
+}
+
+const Schema<WorkloadConfig>& workload_schema() {
+    static const Schema<WorkloadConfig> schema{
+        field("requests", &WorkloadConfig::requests, "stop after so many arrivals", up_to(1e9)),
+        field("duration", &WorkloadConfig::duration, "stop arrivals after this time", positive),
+        field("rate_scale", &WorkloadConfig::rate_scale, "factor on the arrival rate", positive).by_default("1"),
+        field("max_concurrency", &WorkloadConfig::max_concurrency, "requests in the system at once; further ones arrive late",
+              at_least_one),
+        field("arrivals", &WorkloadConfig::arrivals, "{process: ..., ...}: when requests arrive; required without a trace"),
+        field("prompt_tokens", &WorkloadConfig::prompt_tokens,
+              "{distribution: ..., ...} or an integer; required without a trace"),
+        field("output_tokens", &WorkloadConfig::output_tokens,
+              "{distribution: ..., ...} or an integer; required without a trace"),
+        field("prefix", &WorkloadConfig::prefix, "prompts that share beginnings"),
+        field("trace", &WorkloadConfig::trace, "{path: ..., format: ...}: recorded requests instead of drawn ones")};
+    return schema;
+}
+
+const Schema<SloConfig>& slo_schema() {
+    static const Schema<SloConfig> schema{
+        field("ttft", &SloConfig::ttft, "longest time to the first token", positive),
+        field("tpot", &SloConfig::tpot, "longest mean time per output token after the first", positive),
+        field("e2e", &SloConfig::e2e, "longest time from arrival to the last token", positive),
+        field("queue", &SloConfig::queue, "longest time in the waiting queue", positive)};
+    return schema;
+}
+
+// none | a duration | N requests
+bool read_warmup(MeasureConfig& into, const Value& value, Diagnostics& diagnostics) {
+    constexpr std::string_view requests = "requests";
+    const std::string_view text = value.scalar;
+    if (value.is_scalar() && text == "none") {
+        into = {};
+        return true;
+    }
+    if (value.is_scalar() && text == "auto") {
+        diagnostics.error(value.mark, "warmup: auto is not supported by this version; write none, `60s` or `200 requests`");
+        return false;
+    }
+    if (value.is_scalar() && text.ends_with(requests) && text.size() > requests.size()) {
+        Value count = value;
+        count.scalar = text.substr(0, text.size() - requests.size());
+        count.scalar.erase(count.scalar.find_last_not_of(' ') + 1);
+        return decode(count, into.warmup_requests, "warmup", non_negative, diagnostics);
+    }
+    if (!value.is_scalar() || text.empty() || (text[0] >= 'a' && text[0] <= 'z')) {
+        diagnostics.error(value.mark, "warmup must be none, a duration such as `60s`, or a count such as `200 requests`");
+        return false;
+    }
+    return decode(value, into.warmup_time, "warmup", non_negative, diagnostics);
+}
+
+const Schema<MeasureConfig>& measure_schema() {
+    static const Schema<MeasureConfig> schema{custom<MeasureConfig>("warmup", "none | duration | N requests",
+                                                                    "arrivals before this are simulated but not measured",
+                                                                    read_warmup)
+                                                  .by_default("none")};
+    return schema;
+}
+
+const Schema<MetricsConfig>& metrics_schema() {
+    static const Schema<MetricsConfig> schema{
+        custom<MetricsConfig>("percentiles", "text", "exact, or from a histogram whose memory does not grow with the requests",
+                              [](MetricsConfig& into, const Value& value, Diagnostics& diagnostics) {
+                                  std::string text;
+                                  if (!decode(value, text, "percentiles", any, diagnostics)) return false;
+                                  into.exact_percentiles = text == "exact";
+                                  return true;
+                              })
+            .one_of({"exact", "histogram"})
+            .by_default("exact")};
+    return schema;
+}
+
+const Schema<OutputConfig>& output_schema() {
+    static const Schema<OutputConfig> schema{
+        field("requests", &OutputConfig::requests, "write requests.csv").by_default("true"),
+        field("timeline", &OutputConfig::timeline, "write timeline.csv").by_default("true"),
+        field("timeline_interval", &OutputConfig::timeline_interval, "simulated time between two rows of timeline.csv",
+              positive)
+            .by_default("1s")};
+    return schema;
+}
+
+bool is_folder_name(std::string_view name) {
+    const auto safe = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+    };
+    return !name.empty() && name.size() <= 200 && name[0] != '.' && std::all_of(name.begin(), name.end(), safe);
+}
+
+bool read_name(Scenario& into, const Value& value, Diagnostics& diagnostics) {
+    if (!decode(value, into.name, "name", any, diagnostics)) return false;
+    if (is_folder_name(into.name)) return true;
+    diagnostics.error(value.mark,
+                      "name becomes a folder: use letters, digits, '.', '_' and '-', not a leading '.', at most 200");
+    return false;
+}
+
+// ---- keys that are known but not read --------------------------------------------------------------------------------
+
+struct KnownKey {
+    std::string_view key;
+    std::string_view advice;  ///< empty: not supported by this version
+};
+
+constexpr std::array engine_refused{
+    KnownKey{"batching", ""},
+    KnownKey{"victim", ""},
+    KnownKey{"admission", ""},
+    KnownKey{"kv_policy", "is not supported by this version; enable_prefix_caching switches the prefix cache"},
+    KnownKey{"cpu_offload_gb", ""},
+    KnownKey{"kv_offloading_size", ""},
+    KnownKey{"kv_offloading_backend", ""},
+    KnownKey{"kv_transfer_config", ""},
+    KnownKey{"speculative_config", ""},
+    KnownKey{"enable_expert_parallel", ""},
+    KnownKey{"decode_context_parallel_size", ""},
+    KnownKey{"prefill_context_parallel_size", ""},
+    KnownKey{"stream_interval", ""},
+    KnownKey{"prefill_schedule_interval", ""},
+    KnownKey{"gpu", "belongs under hardware"},
+    KnownKey{"tensor_parallel_size", "belongs under hardware"},
+    KnownKey{"pipeline_parallel_size", "belongs under hardware"},
+    KnownKey{"data_parallel_size", "belongs under hardware"},
+    KnownKey{"replicas", "belongs under hardware"},
+    KnownKey{"model", "belongs at the top level"},
+    KnownKey{"seed", "belongs at the top level"},
+};
+constexpr std::array workload_refused{
+    KnownKey{"users", ""},
+    KnownKey{"classes", ""},
+    KnownKey{"rate", "belongs under arrivals: {process: poisson, rate: 5/s}"},
+    KnownKey{"seed", "belongs at the top level"},
+};
+constexpr std::array engine_obsolete{
+    KnownKey{"swap_space", "vLLM removed it on 2026-03-07; preemption recomputes"},
+    KnownKey{"max_num_partial_prefills", "vLLM removed it on 2026-07-21"},
+    KnownKey{"max_long_partial_prefills", "vLLM removed it on 2026-07-21"},
+};
+
+// `map` without the listed keys, each of which was reported.
+Value without_refused(const Value& map, std::string_view section, std::span<const KnownKey> refused, Diagnostics& diagnostics) {
+    Value rest = map;
+    std::erase_if(rest.map, [&](const Member& member) {
+        const auto known = std::find_if(refused.begin(), refused.end(), [&](const KnownKey& k) { return k.key == member.key; });
+        if (known == refused.end()) return false;
+        const std::string advice(known->advice.empty() ? "is not supported by this version" : known->advice);
+        diagnostics.error(member.key_mark, std::string(section) + "." + member.key + " " + advice);
+        return true;
+    });
+    return rest;
+}
+
+Value without_obsolete(const Value& map, std::span<const KnownKey> obsolete, Diagnostics& diagnostics) {
+    Value rest = map;
+    std::erase_if(rest.map, [&](const Member& member) {
+        const auto known =
+            std::find_if(obsolete.begin(), obsolete.end(), [&](const KnownKey& k) { return k.key == member.key; });
+        if (known == obsolete.end()) return false;
+        diagnostics.warning(member.key_mark, member.key + " has no effect: " + std::string(known->advice));
+        return true;
+    });
+    return rest;
+}
+
+// ---- sections with rules across their keys ---------------------------------------------------------------------------
+
+const Member* find_member(const Value& map, std::string_view key) {
+    const auto found = std::find_if(map.map.begin(), map.map.end(), [&](const Member& m) { return m.key == key; });
+    return found == map.map.end() ? nullptr : &*found;
+}
+
+bool read_engine(Scenario& into, const Value& value, Diagnostics& diagnostics) {
+    const std::size_t before = diagnostics.errors().size();
+    Value rest = without_obsolete(without_refused(value, "engine", engine_refused, diagnostics), engine_obsolete, diagnostics);
+    // Every preset of this version preempts by recomputation, so naming it changes nothing.
+    std::erase_if(rest.map, [&](const Member& member) {
+        if (member.key != "preemption") return false;
+        if (!member.value.is_scalar() || member.value.scalar != "recompute") {
+            diagnostics.error(member.value.mark, "engine.preemption: only recompute is supported by this version");
+        }
+        return true;
+    });
+    engine_schema().read(rest, into.engine, "engine", diagnostics);
+    const Member* blocks = find_member(value, "num_gpu_blocks_override");
+    const Member* bytes = find_member(value, "kv_cache_memory_bytes");
+    if (blocks != nullptr && bytes != nullptr) {
+        const Member* second = blocks > bytes ? blocks : bytes;
+        diagnostics.error(second->key_mark, "num_gpu_blocks_override and kv_cache_memory_bytes both fix the KV size; keep one");
+    }
+    return diagnostics.errors().size() == before;
+}
+
+bool read_workload(Scenario& into, const Value& value, Diagnostics& diagnostics) {
+    const std::size_t before = diagnostics.errors().size();
+    into.workload.mark = value.mark;
+    workload_schema().read(without_refused(value, "workload", workload_refused, diagnostics), into.workload, "workload",
+                           diagnostics);
+    if (!value.is_map()) return false;
+    const bool traced = find_member(value, "trace") != nullptr;
+    // With a kind of workload that is not supported the missing keys are no second mistake.
+    const bool other_kind = find_member(value, "users") != nullptr || find_member(value, "classes") != nullptr;
+    for (const std::string_view key : {"arrivals", "prompt_tokens", "output_tokens", "prefix"}) {
+        const Member* member = find_member(value, key);
+        if (traced && member != nullptr) {
+            diagnostics.error(member->key_mark, std::string(key) + " cannot stand beside trace, which already gives it");
+        } else if (!traced && !other_kind && member == nullptr && key != "prefix") {
+            diagnostics.error(value.mark, "workload lacks the key '" + std::string(key) + "' (or a trace)");
+        }
+    }
+    if (!traced && !other_kind && find_member(value, "requests") == nullptr && find_member(value, "duration") == nullptr) {
+        diagnostics.error(value.mark, "workload needs an end: give 'requests', 'duration' or both");
+    }
+    return diagnostics.errors().size() == before;
+}
+
+const Schema<Scenario>& scenario_schema() {
+    static const Schema<Scenario> schema{
+        custom<Scenario>("name", "text", "name of the run and of its folder under results/", read_name)
+            .by_default("the file's name"),
+        field("seed", &Scenario::seed, "seed of every random stream", non_negative).by_default("1"),
+        custom<Scenario>("model", "name | path | map",
+                         "catalogue name, path of a Hugging Face config.json, or a map of the facts",
+                         [](Scenario& into, const Value& value, Diagnostics& diagnostics) {
+                             return decode(value, into.model, "model", any, diagnostics);
+                         }),
+        group("hardware", &Scenario::hardware, hardware_schema(), "GPUs and how the model is laid over them"),
+        custom<Scenario>("router", "name | map", "{policy: ...}: which replica a request goes to",
+                         [](Scenario& into, const Value& value, Diagnostics& diagnostics) {
+                             return read_choice(value, "router", "policy", into.router, diagnostics);
+                         })
+            .by_default("round_robin"),
+        custom<Scenario>("engine", "map", "the engine's arguments, by vLLM's names", read_engine),
+        custom<Scenario>("step_time", "name | map", "{model: ...}: how long a step takes (default: the best tier available)",
+                         [](Scenario& into, const Value& value, Diagnostics& diagnostics) {
+                             return read_choice(value, "step_time", "model", into.step_time, diagnostics);
+                         }),
+        custom<Scenario>("workload", "map", "what the clients send", read_workload).need(),
+        group("slo", &Scenario::slo, slo_schema(), "what a request must meet to count as good"),
+        group("measure", &Scenario::measure, measure_schema(), "which requests are measured"),
+        group("metrics", &Scenario::metrics, metrics_schema(), "how figures are computed"),
+        group("output", &Scenario::output, output_schema(), "which files are written")};
+    return schema;
+}
+
+// ---- the hash --------------------------------------------------------------------------------------------------------
+
+// Every text is preceded by its length, so that no two trees share a form. Quotes do not count: they never change a valid
+// value.
+void canonical(const Value& value, std::string& out, bool is_root) {
+    const auto add_text = [&](std::string_view text) {
+        out += std::to_string(text.size()) + ":";
+        out += text;
+    };
+    if (value.is_scalar()) {
+        out += 's';
+        add_text(value.scalar);
+    } else if (value.is_list()) {
+        out += '[';
+        for (const Value& item : value.list) canonical(item, out, false);
+        out += ']';
+    } else if (value.is_map()) {
+        std::vector<const Member*> members;
+        for (const Member& member : value.map) {
+            if (!is_root || (member.key != "name" && member.key != "output")) members.push_back(&member);
+        }
+        std::sort(members.begin(), members.end(), [](const Member* a, const Member* b) { return a->key < b->key; });
+        out += '{';
+        for (const Member* member : members) {
+            add_text(member->key);
+            canonical(member->value, out, false);
+        }
+        out += '}';
+    } else {
+        out += 'n';
+    }
+}
+
+std::string hash_of(const Value& root) {
+    std::string text;
+    canonical(root, text, true);
+    std::uint64_t hash = 0xCBF29CE484222325U;  // FNV-1a, 64 bits
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
+    std::string out(16, '0');
+    for (std::size_t i = 16; i-- > 0; hash >>= 4U) out[i] = "0123456789abcdef"[hash & 15U];
+    return out;
+}
+
+std::string default_name(const std::filesystem::path& file) {
+    std::string name = file.stem().string().substr(0, 200);
+    for (char& c : name) {
+        if (!is_folder_name(std::string("x") + c)) c = '_';
+    }
+    if (name.empty()) return "scenario";
+    if (name[0] == '.') name[0] = '_';
+    return name;
+}
+
+std::string markdown_cell(std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+        if (c == '|') out += '\\';
+        out += c;
+    }
+    return out;
+}
+
+}  // namespace
+
+bool read_choice(const Value& value, std::string_view key, std::string_view naming_key, Choice& out, Diagnostics& diagnostics) {
+    const std::string name_of = std::string(key) + "." + std::string(naming_key);
+    if (value.is_scalar()) {
+        out = Choice{};
+        out.name_mark = value.mark;
+        return decode(value, out.name, key, any, diagnostics);
+    }
+    if (!value.is_map()) {
+        diagnostics.error(value.mark,
+                          std::string(key) + " must be a name or a map with the key '" + std::string(naming_key) + "'");
+        return false;
+    }
+    const Member* named = find_member(value, naming_key);
+    if (named == nullptr) {
+        std::string message = std::string(key) + " lacks the key '" + std::string(naming_key) + "'";
+        Mark at = value.mark;
+        for (const Member& member : value.map) {
+            if (nearest(member.key, std::span(&naming_key, 1)).empty()) continue;
+            message += "; is '" + excerpt(member.key) + "' meant?";
+            at = member.key_mark;
+            break;
+        }
+        diagnostics.error(at, message);
+        return false;
+    }
+    Choice choice;
+    choice.name_mark = named->value.mark;
+    choice.params = value;
+    if (!decode(named->value, choice.name, name_of, any, diagnostics)) return false;
+    out = std::move(choice);
+    return true;
+}
+
+Scenario read_scenario(const Value& root, const std::filesystem::path& file, Diagnostics& diagnostics) {
+    Scenario out;
+    out.file = file;
+    out.name = default_name(file);
+    out.router.name = "round_robin";
+    out.root = root;
+    out.hash = hash_of(root);
+    if (root.is_null() && !diagnostics.ok()) return out;
+    Value top = root;
+    if (!top.mark.source) top.mark.source = std::make_shared<const Source>(Source{file.string(), {}});
+    scenario_schema().read(top, out, "the scenario", diagnostics);
+    return out;
+}
+
+std::vector<std::pair<std::string, std::vector<FieldDoc>>> scenario_docs() {
+    return {{"scenario", scenario_schema().docs()}, {"hardware", hardware_schema().docs()},
+            {"engine", engine_schema().docs()},     {"workload", workload_schema().docs()},
+            {"slo", slo_schema().docs()},           {"measure", measure_schema().docs()},
+            {"metrics", metrics_schema().docs()},   {"output", output_schema().docs()}};
+}
+
+std::string docs_markdown(const std::vector<FieldDoc>& docs) {
+    std::string out = "| key | type | range | default | meaning |\n|---|---|---|---|---|\n";
+    for (const FieldDoc& doc : docs) {
+        std::string range = describe(doc.range);
+        for (const std::string& choice : doc.choices) range += (range.empty() ? "" : ", ") + choice;
+        out += "| `" + doc.key + "` | " + markdown_cell(doc.type) + " | " + markdown_cell(range) + " | " +
+               markdown_cell(doc.default_text) + " | " + markdown_cell(doc.doc) + " |\n";
+    }
+    return out;
+}
+
+std::string scenario_docs_markdown() {
+    std::string out;
+    for (const auto& [section, docs] : scenario_docs()) {
+        out += (out.empty() ? "## " : "\n## ") + section + "\n\n" + docs_markdown(docs);
+    }
+    return out;
+}
+
+}  // namespace kvsim::config
