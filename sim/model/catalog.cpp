@@ -399,6 +399,7 @@ std::optional<ModelSpec> read_model(const Value& map, std::string name, Diagnost
         m.head_dim = m.hidden / m.heads;
     } else {
         diagnostics.error(map.mark, "model needs head_dim (or hidden and heads that divide)");
+        return std::nullopt;
     }
     if (const std::string problem = m.problem(); !problem.empty()) diagnostics.error(map.mark, "model: " + problem);
     if (m.attention.empty()) {

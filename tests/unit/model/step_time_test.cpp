@@ -234,8 +234,9 @@ TEST_CASE("decode_line is duration() to the bit, for every GPU and model") {
             }
         }
     }
-    const auto affine = make("affine", Deployment{},
-                             "{model: affine, c0: 5ms, per_token: 20.3us, per_sequence: 1.7us, per_context_token: 0.0213us}");
+    const Deployment none;
+    const auto affine =
+        make("affine", none, "{model: affine, c0: 5ms, per_token: 20.3us, per_sequence: 1.7us, per_context_token: 0.0213us}");
     for (int i = 0; i < 1000; ++i) {
         const std::int64_t rows = sequence.next(1, 5000);
         const std::int64_t context = sequence.next(1, 10'000'000);
@@ -308,14 +309,15 @@ TEST_CASE("decode at low load has the magnitude of the measured H100 runs") {
     int seen = 0;
     for (const Row& row : read_csv(data / "accuracy" / "train.csv")) {
         if (row.at("dataset") != "1-inference-sim" || row.at("stage") != "0" || row.at("gpu") != "H100-SXM-80GB") continue;
+        const auto known = [&](const char* key) { return !row.at(key).empty(); };
+        if (!known("tpot_mean_ms") || !known("e2e_mean_ms") || !known("request_rate") || !known("output_len_mean")) continue;
         config::Diagnostics diagnostics;
         const auto spec = catalog().model(row.at("model"), {}, diagnostics);
-        if (!spec || !spec->unsupported().empty() || row.at("tpot_mean_ms").empty() || row.at("workload") == "reasoning")
-            continue;
+        if (!spec || !spec->unsupported().empty() || row.at("workload") == "reasoning") continue;
         const auto m = make("fitted", deployment(*spec, "H100", std::stoll(row.at("tp"))));
         const double tpot = std::stod(row.at("tpot_mean_ms"));
         // Little's law gives the rows that decode at once; contexts are half-way through the output.
-        const double rows = std::stod(row.at("req_s")) * std::stod(row.at("e2e_mean_ms")) / 1e3;
+        const double rows = std::stod(row.at("request_rate")) * std::stod(row.at("e2e_mean_ms")) / 1e3;
         const double context = std::stod(row.at("prompt_len_mean")) + std::stod(row.at("output_len_mean")) / 2;
         const auto n = std::max<std::int64_t>(1, std::llround(rows));
         const double predicted = us(*m, decode(n, std::llround(static_cast<double>(n) * context))) / 1e3;
