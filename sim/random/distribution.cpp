@@ -1,0 +1,109 @@
+#include "kvsim/random/distribution.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace kvsim {
+
+namespace {
+
+using Coefficients = std::array<double, 8>;
+
+// Coefficients of AS 241: numerator and denominator of the central, the middle and the far region, highest power last.
+constexpr Coefficients central_a{3.3871328727963666080e0,  1.3314166789178437745e+2, 1.9715909503065514427e+3,
+                                 1.3731693765509461125e+4, 4.5921953931549871457e+4, 6.7265770927008700853e+4,
+                                 3.3430575583588128105e+4, 2.5090809287301226727e+3};
+constexpr Coefficients central_b{1.0,
+                                 4.2313330701600911252e+1,
+                                 6.8718700749205790830e+2,
+                                 5.3941960214247511077e+3,
+                                 2.1213794301586595867e+4,
+                                 3.9307895800092710610e+4,
+                                 2.8729085735721942674e+4,
+                                 5.2264952788528545610e+3};
+constexpr Coefficients middle_a{1.42343711074968357734e0,  4.63033784615654529590e0, 5.76949722146069140550e0,
+                                3.64784832476320460504e0,  1.27045825245236838258e0, 2.41780725177450611770e-1,
+                                2.27238449892691845833e-2, 7.74545014278341407640e-4};
+constexpr Coefficients middle_b{1.0,
+                                2.05319162663775882187e0,
+                                1.67638483018380384940e0,
+                                6.89767334985100004550e-1,
+                                1.48103976427480074590e-1,
+                                1.51986665636164571966e-2,
+                                5.47593808499534494600e-4,
+                                1.05075007164441684324e-9};
+constexpr Coefficients far_a{6.65790464350110377720e0,  5.46378491116411436990e0,  1.78482653991729133580e0,
+                             2.96560571828504891230e-1, 2.65321895265761230930e-2, 1.24266094738807843860e-3,
+                             2.71155556874348757815e-5, 2.01033439929228813265e-7};
+constexpr Coefficients far_b{1.0,
+                             5.99832206555887937690e-1,
+                             1.36929880922735805310e-1,
+                             1.48753612908506148525e-2,
+                             7.86869131145613259100e-4,
+                             1.84631831751005468180e-5,
+                             1.42151175831644588870e-7,
+                             2.04426310338993978564e-15};
+
+double ratio(const Coefficients& a, const Coefficients& b, double r) {
+    double numerator = 0;
+    double denominator = 0;
+    for (std::size_t i = a.size(); i-- > 0;) {
+        numerator = numerator * r + a[i];
+        denominator = denominator * r + b[i];
+    }
+    return numerator / denominator;
+}
+
+}  // namespace
+
+double exponential_quantile(double u, double mean) {
+    return -mean * std::log1p(-u);
+}
+
+double normal_quantile(double p) {
+    const double q = p - 0.5;
+    if (std::abs(q) <= 0.425) return q * ratio(central_a, central_b, 0.180625 - q * q);
+    const double tail = q < 0 ? p : 1 - p;
+    if (!(tail > 0)) return q < 0 ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+    const double r = std::sqrt(-std::log(tail));
+    const double z = r <= 5 ? ratio(middle_a, middle_b, r - 1.6) : ratio(far_a, far_b, r - 5);
+    return q < 0 ? -z : z;
+}
+
+double normal_cdf(double z) {
+    return 0.5 * std::erfc(-z * 0.70710678118654752440);
+}
+
+double lognormal_quantile(double u, double mu, double sigma) {
+    return std::exp(mu + sigma * normal_quantile(u));
+}
+
+double geometric_quantile(double u, double mean) {
+    if (mean <= 1) return 1;
+    return std::max(1.0, std::ceil(std::log1p(-u) / std::log1p(-1 / mean)));
+}
+
+std::int64_t uniform_int(double u, std::int64_t low, std::int64_t high) {
+    const double width = static_cast<double>(high) - static_cast<double>(low) + 1;
+    return std::min(high, low + static_cast<std::int64_t>(u * width));
+}
+
+double gamma_draw(Stream& stream, double shape) {
+    if (shape == 1) return exponential_quantile(stream.uniform(), 1);
+    // The boost's uniform is drawn first, so that shapes below 1 do not make it depend on the number of rejections.
+    const double boost = shape < 1 ? std::pow(stream.uniform(), 1 / shape) : 1;
+    const double d = (shape < 1 ? shape + 1 : shape) - 1.0 / 3;
+    const double c = 1 / std::sqrt(9 * d);
+    for (;;) {
+        const double z = normal_quantile(stream.uniform());
+        const double u = stream.uniform();
+        const double t = 1 + c * z;
+        if (t <= 0) continue;
+        const double v = t * t * t;
+        if (std::log(u) < 0.5 * z * z + d - d * v + d * std::log(v)) return boost * d * v;
+    }
+}
+
+}  // namespace kvsim

@@ -1,0 +1,58 @@
+#include <cmath>
+
+#include "arrivals_params.hpp"
+#include "kvsim/random/distribution.hpp"
+
+namespace kvsim {
+
+namespace {
+
+struct GammaParams : RateParams {
+    double burstiness = 1;
+};
+
+const config::Schema<GammaParams>& schema() {
+    using P = GammaParams;
+    static const config::Schema<P> table{
+        process_field<P>(), rate_field<P>(),
+        config::field("burstiness", &P::burstiness,
+                      "gamma shape of the gaps: below 1 bursty, 1 Poisson, above 1 smoother, inf constant", config::positive)
+            .by_default("1"),
+        rescale_field<P>()};
+    return table;
+}
+
+class GammaGaps : public ArrivalProcess {
+public:
+    GammaGaps(const ArrivalInfo& info, std::uint64_t seed)
+        : ArrivalProcess(info), key_(seed, "arrivals"), scale_ns_(1e9 / (info.rate * info.burstiness)) {}
+    [[nodiscard]] double gap_ns(std::uint64_t i) const override {
+        Stream stream(key_, i);
+        return scale_ns_ * gamma_draw(stream, info().burstiness);
+    }
+
+private:
+    StreamKey key_;
+    double scale_ns_;
+};
+
+}  // namespace
+
+std::unique_ptr<ArrivalProcess> gamma_gaps(double rate, double burstiness, bool rescale, std::uint64_t seed) {
+    if (std::isinf(rate)) return all_at_once();
+    if (std::isinf(burstiness)) return evenly_spaced(rate, rescale);
+    return std::make_unique<GammaGaps>(ArrivalInfo{rate, burstiness, rescale}, seed);
+}
+
+std::vector<config::FieldDoc> gamma_arrivals_docs() {
+    return schema().docs();
+}
+
+std::unique_ptr<ArrivalProcess> make_gamma_arrivals(const config::Value& params, double rate_scale, std::uint64_t seed,
+                                                    config::Diagnostics& diagnostics) {
+    GammaParams p;
+    schema().read(params, p, "arrivals", diagnostics);
+    return gamma_gaps(p.rate.per_second * rate_scale, p.burstiness, p.rescale, seed);
+}
+
+}  // namespace kvsim

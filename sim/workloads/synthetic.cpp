@@ -1,0 +1,125 @@
+#include <cmath>
+#include <string>
+
+#include "kvsim/base/check.hpp"
+#include "kvsim/model/workload_pieces.hpp"
+#include "kvsim/random/distribution.hpp"
+#include "kvsim/random/stream.hpp"
+
+namespace kvsim {
+
+namespace {
+
+// Half of what int64 nanoseconds hold: the run goes on after the last arrival.
+constexpr double latest_arrival_ns = 4.6e18;
+
+/// A sum of gaps kept as whole nanoseconds and a fraction below 1: the rounding error of a step stays that of one gap, however
+/// far the sum has come.
+class GapSum {
+public:
+    void add(double gap_ns) {
+        fraction_ += gap_ns;
+        const double carry = std::floor(fraction_);
+        if (static_cast<double>(whole_) + carry > latest_arrival_ns)
+            throw UserError("an arrival would lie more than 146 years after the start; is the rate too low?");
+        whole_ += static_cast<std::int64_t>(carry);
+        fraction_ -= carry;
+    }
+    [[nodiscard]] std::int64_t rounded() const { return whole_ + (fraction_ >= 0.5 ? 1 : 0); }
+
+private:
+    std::int64_t whole_ = 0;
+    double fraction_ = 0;
+};
+
+class Synthetic : public Workload {
+public:
+    Synthetic(SyntheticLaws laws, std::uint64_t seed)
+        : laws_(std::move(laws)),
+          prompt_key_(seed, "prompt_tokens"),
+          output_key_(seed, "output_tokens"),
+          group_key_(seed, "prefix_group"),
+          prefix_key_(seed, "prefix_tokens"),
+          requests_(laws_.requests.value_or(static_cast<std::int64_t>(std::numeric_limits<RequestId>::max()))) {
+        KVSIM_CHECK(laws_.arrivals && laws_.prompt_tokens && laws_.output_tokens, "a synthetic workload without its laws");
+        KVSIM_CHECK(laws_.requests || (laws_.duration && std::isfinite(laws_.arrivals->info().rate)), "an endless workload");
+        if (laws_.arrivals->info().rescale && laws_.requests) {
+            GapSum sum;
+            for (std::int64_t i = 0; i < requests_; ++i) sum.add(laws_.arrivals->gap_ns(static_cast<std::uint64_t>(i)));
+            const double target = static_cast<double>(requests_) / laws_.arrivals->info().rate * 1e9;
+            if (sum.rounded() > 0) stretch_ = target / static_cast<double>(sum.rounded());
+            last_ = static_cast<std::int64_t>(std::floor(target + 0.5));
+        }
+        advance();
+    }
+
+    [[nodiscard]] std::optional<SimTime> next_time() override { return next_; }
+
+    void pop(Arrival& out) override {
+        KVSIM_CHECK(next_, "pop() without a request");
+        const auto i = static_cast<RequestId>(index_);
+        out.time = *next_;
+        const std::int64_t own = laws_.prompt_tokens->sample(prompt_key_.first_uniform(i));
+        out.prompt_tokens = own;
+        out.output_tokens = laws_.output_tokens->sample(output_key_.first_uniform(i));
+        out.priority = 0;
+        out.output_base = own_output_base(i);
+        out.prompt.clear();
+        out.external_id.clear();
+        out.request_class.clear();
+        out.session_id.clear();
+        if (laws_.prefix) prepend_prefix(*laws_.prefix, i, out);
+        ++index_;
+        advance();
+    }
+
+    [[nodiscard]] std::optional<std::int64_t> size_hint() const override {
+        return laws_.duration ? std::nullopt : std::optional(requests_);
+    }
+
+private:
+    void prepend_prefix(const PrefixLaw& prefix, RequestId i, Arrival& out) const {
+        Stream stream(group_key_, i);
+        const std::int64_t group = uniform_int(stream.uniform(), 0, prefix.groups - 1);
+        if (stream.uniform() < prefix.share) {
+            const std::int64_t tokens = prefix.tokens->sample(prefix_key_.first_uniform(static_cast<std::uint64_t>(group)));
+            out.prompt.push_back({prefix_base(group), tokens});
+        }
+        out.prompt.push_back({own_prompt_base(i), out.prompt_tokens});
+        if (out.prompt.size() > 1) out.prompt_tokens += out.prompt.front().count;
+    }
+
+    void advance() {
+        next_.reset();
+        if (index_ >= requests_) return;
+        sum_.add(laws_.arrivals->gap_ns(static_cast<std::uint64_t>(index_)) * stretch_);
+        std::int64_t t = sum_.rounded();
+        // The stretched sum misses its end by rounding; the last arrival is exact and none comes after it.
+        if (last_) t = index_ + 1 == requests_ ? *last_ : std::min(t, *last_);
+        if (laws_.duration && t > laws_.duration->count()) {
+            requests_ = index_;
+            return;
+        }
+        next_ = SimTime(SimDuration(t));
+    }
+
+    SyntheticLaws laws_;
+    StreamKey prompt_key_;
+    StreamKey output_key_;
+    StreamKey group_key_;
+    StreamKey prefix_key_;
+    std::int64_t requests_;
+    std::int64_t index_ = 0;
+    GapSum sum_;
+    double stretch_ = 1;
+    std::optional<std::int64_t> last_;
+    std::optional<SimTime> next_;
+};
+
+}  // namespace
+
+std::unique_ptr<Workload> make_synthetic(SyntheticLaws laws, std::uint64_t seed) {
+    return std::make_unique<Synthetic>(std::move(laws), seed);
+}
+
+}  // namespace kvsim
