@@ -81,11 +81,11 @@ std::optional<Arguments> parse(const Usage& usage, const std::vector<std::string
         if (option.argument.empty()) {
             known.add_options()(name.c_str(), "");
         } else {
-            known.add_options()(name.c_str(), po::value<std::vector<std::string>>(), "");
+            known.add_options()(name.c_str(), po::value<std::string>(), "");
         }
         names.push_back(option.name);
     }
-    known.add_options()(positional_name, po::value<std::vector<std::string>>(), "");
+    known.add_options()(positional_name, po::value<std::string>(), "");
     po::positional_options_description positional;
     positional.add(positional_name, -1);
 
