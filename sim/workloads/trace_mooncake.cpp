@@ -11,6 +11,7 @@
 #include "kvsim/base/text.hpp"
 #include "kvsim/config/schema.hpp"
 #include "kvsim/model/token_ids.hpp"
+#include "kvsim/model/trace.hpp"
 #include "line_reader.hpp"
 
 namespace kvsim {
@@ -103,7 +104,7 @@ public:
             case 'I':
                 return "NaN or Infinity";
             default:
-                return "'" + std::string(1, *p_) + "'";
+                return {'\'', *p_, '\''};
         }
     }
 
