@@ -22,7 +22,7 @@ Json parse(const std::string& text, const std::string& where) {
 }
 
 struct RecordedRequest {
-    LiveRequest live;
+    NewRequest request;
     std::int64_t arrival_step = 0;
 };
 
@@ -85,7 +85,7 @@ Recording read_recording(const std::filesystem::path& path, const std::string& e
         for (const Json& r : json.at("requests")) times.insert(r.value("arrival_time", 0.0));
         for (const Json& r : json.at("requests")) {
             RecordedRequest request;
-            LiveRequest& live = request.live;
+            NewRequest& live = request.request;
             live.id = static_cast<RequestId>(recording.ids.size());
             live.tie_id = r.at("id").get<std::string>();
             live.prompt = r.at("prompt_len").get<std::int64_t>();
@@ -138,9 +138,10 @@ public:
                 step = std::max(step, requests[next].arrival_step);
                 in_flight = false;
             }
-            for (; next < requests.size() && requests[next].arrival_step <= step; ++next) engine_.enqueue(requests[next].live);
+            for (; next < requests.size() && requests[next].arrival_step <= step; ++next)
+                engine_.enqueue(requests[next].request);
 
-            engine_.schedule(current_);
+            engine_.schedule(current_, SimTime{});
             current_.step = step;
             StepRecord record;
             fill_scheduled(record, engine_, current_);
@@ -148,7 +149,9 @@ public:
             const bool idle = current_.rows.empty() && current_.preempted.empty() && (!done || done->rows.empty());
             if (done) {
                 record.updated_step = done->step;
-                engine_.update(*done, &record.received, &record.finished);
+                engine_.update(*done, SimTime{});
+                record.received = engine_.received();
+                record.finished = engine_.finished();
             }
             fill_updated(record, engine_);
             line(to_json(record));
@@ -171,8 +174,8 @@ public:
     [[nodiscard]] std::int64_t preemptions() const { return preemptions_; }
 
 private:
-    void on_admitted(const LiveRequest&, std::int64_t hit) override { hits_ += hit; }
-    void on_finished(const LiveRequest& request) override { done_.insert(request.id); }
+    void on_admitted(RequestId, bool, std::int64_t, std::int64_t hit, SimTime) override { hits_ += hit; }
+    void on_finished(RequestId id, std::int64_t, SimTime) override { done_.insert(id); }
 
     [[nodiscard]] Json names(const std::vector<RequestId>& ids) const {
         Json out = Json::array();

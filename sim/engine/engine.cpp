@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
 
 #include "kvsim/base/check.hpp"
 
@@ -19,26 +21,35 @@ Engine::Engine(const EngineArgs& args, EngineListener& listener)
     KVSIM_CHECK(args.num_gpu_blocks >= 1 && args.block_size >= 1 && args.max_num_seqs >= 1, "engine arguments were checked");
 }
 
-Slot Engine::enqueue(LiveRequest request) {
+void Engine::enqueue(NewRequest request) {
+    LiveRequest live;
+    live.id = request.id;
+    live.priority = request.priority;
+    live.arrival_rank = request.arrival_rank;
+    live.tie_id = request.tie_id.empty() ? std::to_string(request.id) : std::move(request.tie_id);
+    live.prompt = request.prompt;
+    live.max_tokens = std::min(request.max_tokens, args_.max_model_len - request.prompt);
+    live.content = std::move(request.content);
+    live.output_base = request.output_base;
+    live.measured = request.measured;
+    KVSIM_CHECK(live.prompt >= 1 && live.max_tokens >= 1, "a request has a prompt, and room for an output token");
     Slot slot = static_cast<Slot>(requests_.size());
-    request.max_tokens = std::min(request.max_tokens, args_.max_model_len - request.prompt);
-    KVSIM_CHECK(request.prompt >= 1 && request.max_tokens >= 1, "a request has a prompt, and room for an output token");
     if (free_slots_.empty()) {
-        requests_.push_back(std::move(request));
+        requests_.push_back(std::move(live));
     } else {
         slot = free_slots_.back();
         free_slots_.pop_back();
-        requests_[slot] = std::move(request);
+        requests_[slot] = std::move(live);
     }
     ++unfinished_;
     outstanding_ += requests_[slot].final_computed();
     waiting_->push_new(slot);
-    return slot;
 }
 
-void Engine::schedule(Batch& batch) {
+void Engine::schedule(Batch& batch, SimTime now) {
     batch.clear();
     batch.step = step_++;
+    now_ = now;
     scheduler_->plan(*this, batch);
     advance(batch);
     check_invariants();
@@ -58,7 +69,7 @@ void Engine::advance(Batch& batch) {
             std::max<std::int64_t>(0, std::min(request.high_water, row.computed + row.tokens) - row.computed);
         if (redone > 0) {
             batch.recomputed_tokens += redone;
-            listener_.on_recompute(request, redone);
+            listener_.on_recompute(request.id, redone);
         }
         request.high_water = std::max(request.high_water, row.computed + row.tokens);
         request.computed += row.tokens;
@@ -81,7 +92,7 @@ void Engine::admit(Batch& batch, PrefixHit hit, std::int64_t tokens) {
     KVSIM_DCHECK(request.computed == 0 && request.in_flight == 0, "a waiting request starts from nothing");
     request.computed = hit.blocks * args_.block_size;
     outstanding_ -= request.computed;
-    listener_.on_admitted(request, request.computed);
+    listener_.on_admitted(request.id, request.admitted_before, request.tokens(), request.computed, now_);
     const auto kind = request.state == RequestState::preempted ? ScheduledRow::Kind::resumed : ScheduledRow::Kind::fresh;
     kv_->admit(request, hit, ceil_div(request.computed + tokens, args_.block_size));
     kv_->publish(request, request.computed + tokens);
@@ -132,13 +143,12 @@ std::int64_t Engine::preempt(Batch& batch, std::size_t index) {
     request.state = RequestState::preempted;
     account(request);
     waiting_->push_preempted(slot);
-    batch.preempted.push_back(slot);
-    batch.preempted_ids.push_back(request.id);
-    listener_.on_preempted(request);
+    batch.preempted.push_back(request.id);
+    listener_.on_preempted(request.id);
     return given_back;
 }
 
-void Engine::finish(Slot slot) {
+void Engine::finish(Slot slot, SimTime now) {
     LiveRequest& request = requests_[slot];
     if (request.state == RequestState::running) {
         kv_->release(request);
@@ -150,12 +160,14 @@ void Engine::finish(Slot slot) {
     request.computed = 0;
     request.state = RequestState::waiting;
     account(request);
-    listener_.on_finished(request);
+    listener_.on_finished(request.id, request.outputs, now);
     --unfinished_;
     free_slots_.push_back(slot);
 }
 
-void Engine::update(const Batch& batch, std::vector<RequestId>* received, std::vector<RequestId>* finished) {
+void Engine::update(const Batch& batch, SimTime now) {
+    received_.clear();
+    finished_.clear();
     for (const BatchRow& row : batch.rows) {
         if (!row.samples) continue;
         LiveRequest& request = requests_[row.slot];
@@ -164,11 +176,16 @@ void Engine::update(const Batch& batch, std::vector<RequestId>* received, std::v
             --request.in_flight;
             if (request.state == RequestState::running) kv_->publish(request, request.computed - request.in_flight);
         }
-        listener_.on_token(request);
-        if (received) received->push_back(request.id);
+        if (request.outputs == 1) {
+            listener_.on_first_token(request.id, now);
+        } else {
+            listener_.on_next_tokens(1, request.measured ? 1 : 0, now - request.last_token, now);
+        }
+        request.last_token = now;
+        received_.push_back(request.id);
         if (request.outputs < request.max_tokens) continue;
-        if (finished) finished->push_back(request.id);
-        finish(row.slot);
+        finished_.push_back(request.id);
+        finish(row.slot, now);
     }
     check_invariants();
 }
@@ -186,6 +203,24 @@ void Engine::account(LiveRequest& request) {
     request.internal_slots = std::max<std::int64_t>(0, slots - std::max(final, request.computed));
     held_.reserved += request.reserved_slots;
     held_.internal += request.internal_slots;
+}
+
+std::string Engine::describe() const {
+    std::string text = std::to_string(running_count()) + " running, " + std::to_string(waiting_count()) + " waiting, " +
+                       std::to_string(kv_->free()) + " of " + std::to_string(kv_->usable()) + " KV blocks free";
+    if (waiting_->empty()) return text;
+    const LiveRequest& head = requests_[waiting_->head()];
+    return text + describe_head(head.tie_id, head.prompt, head.outputs, head.max_tokens, args_, watermark_blocks_);
+}
+
+std::string describe_head(const std::string& name, std::int64_t prompt, std::int64_t outputs, std::int64_t max_tokens,
+                          const EngineArgs& args, std::int64_t watermark_blocks) {
+    std::string text = "; the head of the queue, request " + name + ", has " + std::to_string(prompt + outputs) +
+                       " tokens (prompt " + std::to_string(prompt) + ", outputs " + std::to_string(outputs) + " of " +
+                       std::to_string(max_tokens) + ") and needs " +
+                       std::to_string(ceil_div(prompt + outputs, args.block_size)) + " blocks to be admitted";
+    if (watermark_blocks > 0) text += ", with " + std::to_string(watermark_blocks) + " kept free (watermark)";
+    return text;
 }
 
 void Engine::check_invariants() const {

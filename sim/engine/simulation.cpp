@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/engine/fast_engine.hpp"
 #include "kvsim/engine/replica.hpp"
 
 namespace kvsim {
@@ -23,11 +24,16 @@ public:
         cut_ = options.warmup_time.has_value() || options.warmup_requests.has_value();
         if (const auto n = workload.size_hint()) out_.requests.reserve(static_cast<std::size_t>(*n));
         EngineListener& listener = *this;
+        const bool fast = use_fast_form();
         for (std::int64_t i = 0; i < options.replicas; ++i) {
+            if (fast) {
+                replicas_.push_back(make_fast_replica(options.engine, step_time, listener, out_.integrals, out_.counters));
+                continue;
+            }
             Replica::StepSink sink;
             if (options.on_step) sink = [this, i](const StepRecord& record) { options_.on_step(i, record); };
             replicas_.push_back(
-                std::make_unique<Replica>(options.engine, step_time, listener, out_.integrals, out_.counters, sink));
+                make_replica(options.engine, step_time, listener, out_.integrals, out_.counters, std::move(sink)));
         }
     }
 
@@ -39,6 +45,7 @@ public:
             finish_steps();
             take_arrivals();
             start_steps();
+            run_ahead();
             report_progress();
         }
         close();
@@ -63,24 +70,45 @@ private:
     }
 
     void finish_steps() {
-        for (replica_ = 0; replica_ < replicas_.size(); ++replica_) replicas_[replica_]->finish_step(now_);
+        for (const auto& replica : replicas_) replica->finish_step(now_);
     }
 
     void take_arrivals() {
+        while (!joining_.empty() && joining_.front().at <= now_) {
+            Joining& next = joining_.front();
+            --loads_[next.replica].requests;
+            loads_[next.replica].tokens -= next.request.prompt + next.request.max_tokens - 1;
+            replicas_[next.replica]->enqueue(std::move(next.request), now_);
+            joining_.pop_front();
+        }
         for (;;) {
             if (!may_issue()) break;
             const auto intended = workload_.next_time();
             if (!intended || *intended > now_) break;
             take_arrival();
         }
-        while (!joining_.empty() && joining_.front().at <= now_) {
-            replicas_[joining_.front().replica]->enqueue(std::move(joining_.front().request), now_);
-            joining_.pop_front();
-        }
     }
 
     void start_steps() {
-        for (replica_ = 0; replica_ < replicas_.size(); ++replica_) replicas_[replica_]->start_step(now_);
+        for (const auto& replica : replicas_) replica->start_step(now_);
+    }
+
+    /// Steps in which nobody comes or goes concern one replica alone, so each may pass through its own up to the next arrival
+    /// or sample.
+    void run_ahead() {
+        SimTime horizon = joining_.empty() ? never : joining_.front().at;
+        if (may_issue()) {
+            if (const auto arrival = workload_.next_time()) horizon = std::min(horizon, *arrival);
+        }
+        if (options_.timeline_interval > SimDuration::zero()) horizon = std::min(horizon, next_sample_ + SimDuration(1));
+        for (const auto& replica : replicas_) replica->run_ahead(horizon);
+    }
+
+    [[nodiscard]] bool use_fast_form() const {
+        const bool possible = !options_.on_step && FastEngine::handles(options_.engine) &&
+                              (!options_.engine.enable_prefix_caching || workload_.outputs_are_private());
+        KVSIM_CHECK(options_.form != EngineForm::fast || possible, "the fast form was asked for where it is not exact");
+        return possible && options_.form != EngineForm::per_request;
     }
 
     [[nodiscard]] bool may_issue() const { return !options_.max_concurrency || in_system_ < *options_.max_concurrency; }
@@ -107,43 +135,46 @@ private:
             reject(id);
         }
         out_.counters.waiting_at_last_arrival = 0;
-        for (const auto& replica : replicas_) {
-            out_.counters.waiting_at_last_arrival += static_cast<std::int64_t>(replica->engine().waiting().size());
-        }
+        for (const auto& replica : replicas_) { out_.counters.waiting_at_last_arrival += replica->state().waiting; }
     }
 
     /// Routes a request that fits; it joins its replica's queue when the front end is done with it.
     void issue(RequestId id, RequestRecord& record) {
-        for (std::size_t i = 0; i < replicas_.size(); ++i) {
-            loads_[i] = {replicas_[i]->engine().unfinished() + joining_by_replica(i),
-                         replicas_[i]->engine().outstanding_tokens()};
-        }
-        const std::size_t target = replicas_.size() == 1 ? 0 : router_.pick(arrival_, loads_);
-        KVSIM_CHECK(target < replicas_.size(), "a router picks an existing replica");
+        const std::size_t target = route();
         record.replica = static_cast<std::uint16_t>(target);
         ++in_system_;
         out_.counters.max_in_system = std::max(out_.counters.max_in_system, in_system_);
 
-        LiveRequest request;
+        NewRequest request;
         request.id = id;
         request.priority = arrival_.priority;
         request.arrival_rank = now_.time_since_epoch().count();
-        request.tie_id = arrival_.external_id.empty() ? std::to_string(id) : arrival_.external_id;
+        request.tie_id = arrival_.external_id;
         request.prompt = arrival_.prompt_tokens;
-        request.max_tokens = arrival_.output_tokens;
+        request.max_tokens = std::min(arrival_.output_tokens, options_.engine.max_model_len - arrival_.prompt_tokens);
         request.content = arrival_.prompt;
         request.output_base = arrival_.output_base;
-        request.arrival = now_;
-        request.enqueued = now_ + options_.api;
+        request.measured = record.measured;
         if (options_.api > SimDuration::zero()) {
+            ++loads_[target].requests;
+            loads_[target].tokens += request.prompt + request.max_tokens - 1;
             joining_.push_back({now_ + options_.api, target, std::move(request)});
         } else {
             replicas_[target]->enqueue(std::move(request), now_);
         }
     }
 
-    [[nodiscard]] std::int64_t joining_by_replica(std::size_t replica) const {
-        return std::count_if(joining_.begin(), joining_.end(), [replica](const Joining& j) { return j.replica == replica; });
+    [[nodiscard]] std::size_t route() {
+        if (replicas_.size() == 1) return 0;
+        std::vector<ReplicaLoad> loads = loads_;  // those still in the front end
+        for (std::size_t i = 0; i < replicas_.size(); ++i) {
+            const Replica::State state = replicas_[i]->state();
+            loads[i].requests += state.unfinished;
+            loads[i].tokens += state.outstanding_tokens;
+        }
+        const std::size_t target = router_.pick(arrival_, loads);
+        KVSIM_CHECK(target < replicas_.size(), "a router picks an existing replica");
+        return target;
     }
 
     void begin() {
@@ -182,51 +213,54 @@ private:
     }
 
     // ---- what the engines tell
-    void on_admitted(const LiveRequest& request, std::int64_t hit) override {
-        RequestRecord& record = out_.requests[request.id];
+    void on_admitted(RequestId id, bool resumed, std::int64_t tokens, std::int64_t hit, SimTime now) override {
         Counters& c = out_.counters;
-        if (request.admitted_before) {
+        if (resumed) {
             c.hit_tokens_resume += hit;
-            c.tokens_resume += request.tokens();
-        } else {
-            record.queue = now_ - request.enqueued;
-            record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
-            c.hit_tokens_first += hit;
-            c.prompt_tokens_first += request.prompt;
+            c.tokens_resume += tokens;
+            return;
         }
+        RequestRecord& record = out_.requests[id];
+        record.queue = now - record.arrival - options_.api;
+        record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
+        c.hit_tokens_first += hit;
+        c.prompt_tokens_first += tokens;
     }
-    void on_recompute(const LiveRequest& request, std::int64_t tokens) override {
-        out_.requests[request.id].recomputed_tokens += static_cast<std::int32_t>(tokens);
+    void on_recompute(RequestId id, std::int64_t tokens) override {
+        out_.requests[id].recomputed_tokens += static_cast<std::int32_t>(tokens);
     }
-    void on_preempted(const LiveRequest& request) override {
-        if (out_.requests[request.id].preemptions++ == 0) ++out_.counters.preempted_requests;
+    void on_preempted(RequestId id) override {
+        if (out_.requests[id].preemptions++ == 0) ++out_.counters.preempted_requests;
     }
-    void on_token(LiveRequest& request) override {
-        RequestRecord& record = out_.requests[request.id];
-        ++record.output_tokens;
-        if (request.outputs == 1) {
-            record.ttft = now_ - request.arrival;
-        } else {
-            const std::int64_t gap = (now_ - request.last_token).count();
-            if (record.measured) out_.itl.add(gap);
-            if (cut_) out_.itl_all.add(gap);
-        }
-        request.last_token = now_;
-        const std::int64_t second = (now_ - out_.first_arrival) / std::chrono::seconds(1);
-        if (second != bucket_) {
-            bucket_ = second;
-            bucket_tokens_ = 0;
-        }
-        out_.counters.max_output_tokens_per_s = std::max(out_.counters.max_output_tokens_per_s, ++bucket_tokens_);
+    void on_first_token(RequestId id, SimTime now) override {
+        out_.requests[id].ttft = now - out_.requests[id].arrival;
+        count_tokens(1, now);
     }
-    void on_finished(const LiveRequest& request) override {
-        RequestRecord& record = out_.requests[request.id];
-        record.e2e = now_ - request.arrival;
+    void on_next_tokens(std::int64_t count, std::int64_t measured, SimDuration gap, SimTime now) override {
+        if (measured > 0) out_.itl.add(gap.count(), measured);
+        if (cut_) out_.itl_all.add(gap.count(), count);
+        count_tokens(count, now);
+    }
+    void on_finished(RequestId id, std::int64_t outputs, SimTime now) override {
+        RequestRecord& record = out_.requests[id];
+        record.e2e = now - record.arrival;
+        record.output_tokens = static_cast<std::int32_t>(outputs);
         record.finish = FinishReason::length;
         ++out_.counters.completed;
         --in_system_;
-        out_.end = now_;
-        workload_.finished(request.id, now_);
+        out_.end = now;
+        workload_.finished(id, now);
+    }
+
+    /// Tokens by second since the first arrival.
+    void count_tokens(std::int64_t count, SimTime now) {
+        if (now >= bucket_end_) {
+            const SimDuration since = now - out_.first_arrival;
+            bucket_end_ = out_.first_arrival + (since / std::chrono::seconds(1) + 1) * std::chrono::seconds(1);
+            bucket_tokens_ = 0;
+        }
+        bucket_tokens_ += count;
+        out_.counters.max_output_tokens_per_s = std::max(out_.counters.max_output_tokens_per_s, bucket_tokens_);
     }
 
     // ---- samples, progress, the end
@@ -236,19 +270,19 @@ private:
         if (options_.timeline_interval <= SimDuration::zero() || !started_) return;
         for (; next_sample_ < next; next_sample_ += options_.timeline_interval) {
             for (std::size_t i = 0; i < replicas_.size(); ++i) {
-                const Replica& replica = *replicas_[i];
+                const Replica::State state = replicas_[i]->state();
                 TimelineSample& s = out_.timeline.emplace_back();
                 s.at = next_sample_;
                 s.replica = static_cast<std::int32_t>(i);
-                s.running = static_cast<std::int64_t>(replica.engine().running().size());
-                s.waiting = static_cast<std::int64_t>(replica.engine().waiting().size());
-                s.kv_blocks_used = replica.engine().used_blocks();
-                s.preemptions = replica.preemptions();
-                if (const Batch* batch = replica.in_progress()) {
-                    s.step = batch->duration;
-                    s.batch_tokens = batch->shape.tokens;
-                    s.decode_tokens = batch->shape.decode_rows;
-                    s.prefill_tokens = batch->shape.tokens - batch->shape.decode_rows;
+                s.running = state.running;
+                s.waiting = state.waiting;
+                s.kv_blocks_used = state.used_blocks;
+                s.preemptions = state.preemptions;
+                if (state.in_progress) {
+                    s.step = state.in_progress->duration;
+                    s.batch_tokens = state.in_progress->shape.tokens;
+                    s.decode_tokens = state.in_progress->shape.decode_rows;
+                    s.prefill_tokens = s.batch_tokens - s.decode_tokens;
                 }
             }
         }
@@ -265,7 +299,7 @@ private:
             out_.end = now_;
         }
         for (const auto& replica : replicas_) replica->integrate(out_.end);
-        sample_timeline(out_.end + SimDuration(1));
+        sample_timeline(now_ + SimDuration(1));
         out_.counters.completed_by_last_arrival = completed_by_last_arrival_;
         if (out_.counters.arrivals > 0 && out_.counters.rejected == out_.counters.arrivals) {
             throw UserError("no request fits: every prompt (" + std::to_string(out_.counters.arrivals) +
@@ -278,44 +312,32 @@ private:
     [[nodiscard]] std::string stall_report() const {
         std::string text = "stalled at " + std::to_string(to_seconds(now_)) + " s: " + std::to_string(in_system_) +
                            " requests are left, nothing is due and nothing can be scheduled";
-        for (std::size_t i = 0; i < replicas_.size(); ++i) {
-            const Engine& engine = replicas_[i]->engine();
-            text += "\n  replica " + std::to_string(i) + ": " + std::to_string(engine.running().size()) + " running, " +
-                    std::to_string(engine.waiting().size()) + " waiting, " + std::to_string(engine.kv().free()) + " of " +
-                    std::to_string(engine.kv().usable()) + " KV blocks free";
-            if (engine.waiting().empty()) continue;
-            const LiveRequest& head = engine.request(engine.waiting().head());
-            text += "; the head of the queue, request " + name(head.id) + ", holds " + std::to_string(head.tokens()) +
-                    " tokens (prompt " + std::to_string(head.prompt) + ", outputs " + std::to_string(head.outputs) + " of " +
-                    std::to_string(head.max_tokens) + ") and needs " +
-                    std::to_string(ceil_div(head.tokens(), options_.engine.block_size)) + " blocks to be admitted";
-            if (engine.watermark_blocks() > 0) text += " above a watermark of " + std::to_string(engine.watermark_blocks());
-        }
+        for (std::size_t i = 0; i < replicas_.size(); ++i)
+            text += "\n  replica " + std::to_string(i) + ": " + replicas_[i]->describe();
         return text + "\n  give the engine more KV blocks, or a max_model_len that fits them";
     }
 
     struct Joining {
         SimTime at;
         std::size_t replica;
-        LiveRequest request;
+        NewRequest request;
     };
 
     const SimulationOptions& options_;
     Router& router_;
     Workload& workload_;
     std::vector<std::unique_ptr<Replica>> replicas_;
-    std::vector<ReplicaLoad> loads_;
-    std::deque<Joining> joining_;  // in the front end, in order of arrival
+    std::vector<ReplicaLoad> loads_;  // requests still in the front end
+    std::deque<Joining> joining_;     // in the front end, in order of arrival
     Arrival arrival_;
     Outcome out_;
     SimTime now_{};
     SimTime next_sample_{};
-    std::size_t replica_ = 0;
     bool started_ = false;
     bool cut_ = false;
     std::int64_t in_system_ = 0;  // issued, neither finished nor rejected
     std::int64_t completed_by_last_arrival_ = 0;
-    std::int64_t bucket_ = -1;
+    SimTime bucket_end_{};
     std::int64_t bucket_tokens_ = 0;
     std::int64_t events_ = 0;
 };

@@ -20,6 +20,9 @@ public:
         } else {
             batch.bound = Bound::kv_blocks;
         }
+        if (batch.bound != Bound::kv_blocks && !engine.waiting().empty() &&
+            static_cast<std::int64_t>(engine.running().size()) == engine.args().max_num_seqs)
+            batch.bound = Bound::seats;
         if (batch.bound == Bound::no_waiting && budget_ == 0) batch.bound = Bound::token_budget;
     }
 

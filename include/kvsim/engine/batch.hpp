@@ -22,24 +22,32 @@ struct BatchRow {
 
 struct Batch {
     std::int64_t step = 0;
-    std::vector<BatchRow> rows;
-    std::vector<Slot> preempted;
-    std::vector<RequestId> preempted_ids;
+    std::vector<BatchRow> rows;  ///< the fast engine keeps counts instead
+    std::vector<RequestId> preempted;
     Bound bound = Bound::no_waiting;
     StepShape shape;
     std::vector<PrefillChunk> chunks;
     std::int64_t recomputed_tokens = 0;
     SimDuration duration{};
 
+    // The fast engine's rows: decoding requests by number, and those whose prefill ends in this step one by one.
+    std::int64_t number = 0;  ///< counts batches with rows
+    std::int64_t decoders = 0;
+    std::int64_t measured_decoders = 0;
+    std::vector<Slot> completing;
+
+    [[nodiscard]] bool empty() const { return shape.sequences == 0; }
     void clear() {
         rows.clear();
         preempted.clear();
-        preempted_ids.clear();
         chunks.clear();
         bound = Bound::no_waiting;
         shape = {};
         recomputed_tokens = 0;
         duration = {};
+        decoders = 0;
+        measured_decoders = 0;
+        completing.clear();
     }
 };
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kvsim/engine/batch.hpp"
@@ -18,15 +19,31 @@
 
 namespace kvsim {
 
-/// What an engine tells about its requests; the default ignores everything.
+/// A request that joins an engine's waiting queue.
+struct NewRequest {
+    RequestId id = 0;
+    std::int64_t prompt = 0;      ///< tokens, >= 1 and < max_model_len
+    std::int64_t max_tokens = 0;  ///< output tokens asked for; cut to max_model_len - prompt
+    std::int64_t priority = 0;
+    std::int64_t arrival_rank = 0;  ///< orders priority ties: arrival in ns, or its rank in a recorded scenario
+    std::string tie_id;             ///< orders ties of both, compared as text; empty: the decimal id
+    std::vector<TokenRun> content;  ///< as Arrival::prompt
+    std::uint64_t output_base = 0;
+    bool measured = true;
+};
+
+/// What an engine tells about its requests; the default ignores everything. `now` is the instant of the step's end or start.
 class EngineListener {
 public:
     virtual ~EngineListener() = default;
-    virtual void on_admitted(const LiveRequest&, std::int64_t /*hit_tokens*/) {}
-    virtual void on_recompute(const LiveRequest&, std::int64_t /*tokens*/) {}
-    virtual void on_preempted(const LiveRequest&) {}
-    virtual void on_token(LiveRequest&) {}           ///< `outputs` includes it
-    virtual void on_finished(const LiveRequest&) {}  ///< after its last on_token
+    /// It was given blocks. `tokens`: its prompt, on a resume its received outputs too; `hit` of them were cached.
+    virtual void on_admitted(RequestId, bool /*resumed*/, std::int64_t /*tokens*/, std::int64_t /*hit*/, SimTime /*now*/) {}
+    virtual void on_recompute(RequestId, std::int64_t /*tokens*/) {}
+    virtual void on_preempted(RequestId) {}
+    virtual void on_first_token(RequestId, SimTime /*now*/) {}
+    /// `count` requests, `measured` of them not cut as warm-up, got a token `gap` after their last one.
+    virtual void on_next_tokens(std::int64_t /*count*/, std::int64_t /*measured*/, SimDuration /*gap*/, SimTime /*now*/) {}
+    virtual void on_finished(RequestId, std::int64_t /*outputs*/, SimTime /*now*/) {}
 };
 
 /// Slots that are held without holding a computed token, summed over running requests.
@@ -42,17 +59,25 @@ public:
 
     // ---- for the driver
     /// A new request joins the waiting queue; `prompt` < max_model_len. The caller has filled id, priority, lengths, content.
-    Slot enqueue(LiveRequest request);
-    /// Decides the next step and advances its requests' `computed`; batch.rows may be empty.
-    void schedule(Batch& batch);
+    void enqueue(NewRequest request);
+    /// Decides the next step and advances its requests' `computed`; the batch may be empty.
+    void schedule(Batch& batch, SimTime now);
     /// The batch's results arrive: tokens are credited, finished requests leave at once. In row order.
-    void update(const Batch& batch, std::vector<RequestId>* received = nullptr, std::vector<RequestId>* finished = nullptr);
+    void update(const Batch& batch, SimTime now);
+    /// Requests that got a token or finished in the last update(), in order.
+    [[nodiscard]] const std::vector<RequestId>& received() const { return received_; }
+    [[nodiscard]] const std::vector<RequestId>& finished() const { return finished_; }
 
     [[nodiscard]] std::int64_t unfinished() const { return unfinished_; }
     [[nodiscard]] const EngineArgs& args() const { return args_; }
     [[nodiscard]] HeldSlots held() const { return held_; }
     [[nodiscard]] std::int64_t used_blocks() const { return kv_->usable() - kv_->free(); }
+    [[nodiscard]] std::int64_t running_count() const { return static_cast<std::int64_t>(running_.size()); }
+    [[nodiscard]] std::int64_t waiting_count() const { return static_cast<std::int64_t>(waiting_->size()); }
     [[nodiscard]] std::int64_t outstanding_tokens() const { return outstanding_; }
+
+    /// One line for the stall report.
+    [[nodiscard]] std::string describe() const;
 
     // ---- for schedulers
     [[nodiscard]] std::span<const Slot> running() const { return running_; }
@@ -76,7 +101,7 @@ public:
 private:
     void prefill(Batch& batch, const LiveRequest& request, const BatchRow& row);
     void decode(Batch& batch, const LiveRequest& request, const BatchRow& row);
-    void finish(Slot slot);
+    void finish(Slot slot, SimTime now);
     void advance(Batch& batch);
     void account(LiveRequest& request);
     void check_invariants() const;
@@ -93,7 +118,14 @@ private:
     std::int64_t unfinished_ = 0;
     std::int64_t outstanding_ = 0;
     std::int64_t step_ = 0;
+    SimTime now_{};
     HeldSlots held_;
+    std::vector<RequestId> received_;
+    std::vector<RequestId> finished_;
 };
+
+/// "; the head of the queue ...": what the first waiting request needs, for the stall report.
+std::string describe_head(const std::string& name, std::int64_t prompt, std::int64_t outputs, std::int64_t max_tokens,
+                          const EngineArgs& args, std::int64_t watermark_blocks);
 
 }  // namespace kvsim

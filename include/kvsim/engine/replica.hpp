@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "kvsim/engine/engine.hpp"
 #include "kvsim/engine/outcome.hpp"
@@ -24,9 +25,9 @@ public:
         bool waiting = false;
         bool stepping = false;
         std::int64_t used_blocks = 0;
-        std::int64_t busy_slots = 0;
-        HeldSlots held;
+        std::int64_t usable_slots = 0;
         std::int64_t block_size = 0;
+        HeldSlots held;
         Bound bound = Bound::no_waiting;
     };
     void start(SimTime now) { last_ = now; }
@@ -42,56 +43,43 @@ class Replica {
 public:
     using StepSink = std::function<void(const StepRecord&)>;
 
-    Replica(const EngineArgs& args, const StepTimeModel& step_time, EngineListener& listener, Integrals& integrals,
-            Counters& counters, StepSink on_step);
+    /// What routers, samples and reports look at.
+    struct State {
+        std::int64_t unfinished = 0;
+        std::int64_t outstanding_tokens = 0;
+        std::int64_t running = 0;
+        std::int64_t waiting = 0;
+        std::int64_t used_blocks = 0;
+        std::int64_t preemptions = 0;
+        const Batch* in_progress = nullptr;  ///< null: idle
+    };
 
+    virtual ~Replica() = default;
     /// The end of the batch in progress, or never.
-    [[nodiscard]] SimTime next_time() const { return flying_ ? end_ : never; }
+    [[nodiscard]] virtual SimTime next_time() const = 0;
     /// Integration begins (first arrival of the run).
-    void begin(SimTime now) { integrator_.start(now); }
-    /// A request joins the waiting queue; an idle replica wakes at start_steps().
-    void enqueue(LiveRequest request, SimTime now);
-    /// If the batch in progress ends now, its results arrive. Returns whether it did.
-    bool finish_step(SimTime now);
+    virtual void begin(SimTime now) = 0;
+    /// A request joins the waiting queue; an idle replica wakes at start_step().
+    virtual void enqueue(NewRequest request, SimTime now) = 0;
+    /// If the batch in progress ends now, its results arrive.
+    virtual void finish_step(SimTime now) = 0;
     /// Launches what can start now and runs schedule() as often as is due.
-    void start_step(SimTime now);
-    void integrate(SimTime now) { integrator_.advance(now); }
-
-    [[nodiscard]] const Engine& engine() const { return engine_; }
-    [[nodiscard]] SimTime now() const { return now_; }
-    [[nodiscard]] bool idle() const { return !flying_; }
-    [[nodiscard]] const Batch* in_progress() const { return flying_ ? &current_ : nullptr; }
-    [[nodiscard]] std::int64_t preemptions() const { return preemptions_; }
-
-private:
-    void schedule_into(Batch& batch, SimTime now);
-    void launch(SimTime now);
-    void observe();
-    void open_record(const Batch& batch, SimTime now);
-    void close_record(std::int64_t updated_step, SimTime now);
-
-    Engine engine_;
-    const StepTimeModel& step_time_;
-    Counters& counters_;
-    Integrals& integrals_;
-    Integrator integrator_;
-    StepSink on_step_;
-
-    Batch current_;  // in progress if flying_
-    Batch next_;     // async: scheduled after current_
-    bool flying_ = false;
-    bool has_next_ = false;  // next_ was scheduled (possibly without rows) and not launched yet
-    bool due_ = false;       // schedule() should run at the next start_step()
-    SimTime end_{};
-    SimTime now_{};
-    Bound bound_ = Bound::no_waiting;
-    std::int64_t preemptions_ = 0;
-
-    StepRecord record_;  // of the last scheduled step, waiting for its update
-    bool record_open_ = false;
-    std::vector<RequestId> received_;
-    std::vector<RequestId> finished_;
+    virtual void start_step(SimTime now) = 0;
+    /// May run ahead, over steps that end before `horizon` and in which nobody is admitted, preempted or finished.
+    virtual void run_ahead(SimTime horizon) = 0;
+    virtual void integrate(SimTime now) = 0;
+    [[nodiscard]] virtual State state() const = 0;
+    [[nodiscard]] virtual const EngineArgs& args() const = 0;
+    /// One line for the stall report.
+    [[nodiscard]] virtual std::string describe() const = 0;
 };
+
+/// The per-request engine: every policy, block identities, step records.
+std::unique_ptr<Replica> make_replica(const EngineArgs& args, const StepTimeModel& step_time, EngineListener& listener,
+                                      Integrals& integrals, Counters& counters, Replica::StepSink on_step);
+/// The same decisions at a cost proportional to what changes (fast_engine.hpp says when it may be used).
+std::unique_ptr<Replica> make_fast_replica(const EngineArgs& args, const StepTimeModel& step_time, EngineListener& listener,
+                                           Integrals& integrals, Counters& counters);
 
 /// The scheduled half of a step's record.
 void fill_scheduled(StepRecord& record, const Engine& engine, const Batch& batch);

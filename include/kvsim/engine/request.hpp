@@ -48,10 +48,8 @@ struct LiveRequest {
     std::int64_t reserved_slots = 0;  ///< its part of the waste shares, kept current by the engine
     std::int64_t internal_slots = 0;
 
-    // Times, for its record.
-    SimTime arrival{};
-    SimTime enqueued{};
     SimTime last_token{};
+    bool measured = true;
 
     [[nodiscard]] std::int64_t tokens() const { return prompt + outputs; }
     /// Tokens whose KV it will have written at its end: the last output token is never computed.

@@ -14,6 +14,9 @@
 
 namespace kvsim {
 
+/// Both forms take the same decisions; `automatic` prefers the fast one where it is exact and nobody asks for block ids.
+enum class EngineForm { automatic, per_request, fast };
+
 struct SimulationOptions {
     EngineArgs engine;
     std::int64_t replicas = 1;
@@ -24,6 +27,7 @@ struct SimulationOptions {
     SimDuration timeline_interval{};                                       ///< 0: no timeline
     std::function<void(std::int64_t replica, const StepRecord&)> on_step;  ///< step log; keeps block identities
     std::function<void(const Outcome&, SimTime)> on_progress;              ///< called now and then (every few thousand events)
+    EngineForm form = EngineForm::automatic;
     const std::atomic<bool>* stop = nullptr;  ///< set by a signal handler: run() throws Interrupted at the next event
 };
 

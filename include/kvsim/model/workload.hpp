@@ -55,6 +55,8 @@ public:
         static_cast<void>(id);
         static_cast<void>(now);
     }
+    /// Whether no request's output tokens ever occur in another request's prompt.
+    [[nodiscard]] virtual bool outputs_are_private() const { return false; }
     /// Requests in total when that is known beforehand (to reserve memory and show progress).
     [[nodiscard]] virtual std::optional<std::int64_t> size_hint() const { return std::nullopt; }
 };

@@ -1,0 +1,447 @@
+#include "kvsim/engine/fast_engine.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kvsim/base/check.hpp"
+#include "kvsim/engine/replica.hpp"
+
+namespace kvsim {
+namespace {
+
+std::size_t power_of_two(std::int64_t at_least) {
+    std::size_t n = 64;
+    while (n < static_cast<std::size_t>(at_least)) n *= 2;
+    return n;
+}
+
+}  // namespace
+
+bool FastEngine::handles(const EngineArgs& args) {
+    return args.scheduling_policy == QueueOrder::fcfs && args.long_prefill_token_threshold == 0 &&
+           args.max_num_batched_tokens >= args.max_num_seqs && args.block_size <= 4096 && args.max_model_len <= 0x3fffffff;
+}
+
+FastEngine::FastEngine(const EngineArgs& args, EngineListener& listener, Integrals& integrals)
+    : args_(args),
+      listener_(listener),
+      integrals_(integrals),
+      kv_(args.num_gpu_blocks - 1, args.block_size, args.enable_prefix_caching),
+      watermark_blocks_(static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)))),
+      phases_(static_cast<std::size_t>(args.block_size)),
+      buckets_(4096),
+      bucket_mask_(buckets_.size() - 1),
+      scheduled_at_(power_of_two(args.block_size + 4)),
+      scheduled_mask_(scheduled_at_.size() - 1) {}
+
+// ---- lists through the requests
+
+void FastEngine::push(List& list, Links Live::*links, Slot slot) {
+    (lives_[slot].get()->*links) = {list.last, none};
+    (list.last == none ? list.first : (lives_[list.last].get()->*links).next) = slot;
+    list.last = slot;
+    ++list.count;
+}
+
+void FastEngine::unlink(List& list, Links Live::*links, Slot slot) {
+    const Links at = lives_[slot].get()->*links;
+    (at.previous == none ? list.first : (lives_[at.previous].get()->*links).next) = at.next;
+    (at.next == none ? list.last : (lives_[at.next].get()->*links).previous) = at.previous;
+    --list.count;
+}
+
+FastEngine::List& FastEngine::phase_list(const Live& live) {
+    const std::int64_t rest = live.offset % args_.block_size;
+    return phases_[static_cast<std::size_t>(rest > 0 ? args_.block_size - rest : -rest)];
+}
+
+// ---- requests come
+
+void FastEngine::enqueue(NewRequest request) {
+    Slot slot = static_cast<Slot>(lives_.size());
+    if (free_slots_.empty()) {
+        lives_.push_back(std::make_unique<Live>());
+    } else {
+        slot = free_slots_.back();
+        free_slots_.pop_back();
+    }
+    Live& live = *lives_[slot];
+    live.id = request.id;
+    live.prompt = static_cast<std::int32_t>(request.prompt);
+    live.max_tokens = static_cast<std::int32_t>(std::min(request.max_tokens, args_.max_model_len - request.prompt));
+    live.outputs = live.computed = live.high_water = live.registered = 0;
+    live.state = State::waiting;
+    live.measured = request.measured;
+    live.admitted_before = live.has_token = false;
+    live.last_block = never;
+    live.kv = {};
+    live.kv.owner = slot;
+    if (kv_.caching()) {
+        live.content.swap(request.content);
+        live.kv.content = &live.content;
+        live.kv.shareable = kv_.shareable_blocks(live.content);
+    }
+    ++unfinished_;
+    outstanding_ += live.prompt + live.max_tokens - 1;
+    if (waiting_.empty()) steady_ = false;  // a head that was not looked at yet
+    waiting_.push_back(slot);
+}
+
+// ---- one step
+
+void FastEngine::schedule(Batch& batch, SimTime now) {
+    batch.clear();
+    batch.step = step_++;
+    now_ = now;
+    budget_ = args_.max_num_batched_tokens;
+    plan_decoders(batch);
+    if (prefilling_ != none) plan_prefilling(batch);
+    if (batch.preempted.empty()) {
+        plan_waiting(batch);
+        if (batch.bound != Bound::kv_blocks && !waiting_.empty() && running_count_ == args_.max_num_seqs)
+            batch.bound = Bound::seats;
+        if (batch.bound == Bound::no_waiting && budget_ == 0) batch.bound = Bound::token_budget;
+    } else {
+        batch.bound = Bound::kv_blocks;
+    }
+    close_plan(batch);
+}
+
+void FastEngine::plan_decoders(Batch& batch) {
+    List& crossers = phases_[static_cast<std::size_t>(batch_ % args_.block_size)];
+    if (crossers.count <= kv_.free()) {
+        kv_.take(crossers.count);
+        table_blocks_ += crossers.count;
+    } else {
+        for (Slot slot = crossers.first; slot != none; slot = lives_[slot]->phase.next) {
+            bool gone = false;
+            while (!gone && kv_.free() == 0) {
+                gone = running_.last == slot;
+                preempt(batch);
+            }
+            if (gone) break;  // it was the last one running: nobody is left behind it
+            kv_.take(1);
+            ++table_blocks_;
+        }
+    }
+    batch.decoders = decoders_;
+    batch.measured_decoders = measured_decoders_;
+    batch.shape.tokens = batch.shape.decode_rows = batch.shape.sampled = batch.shape.sequences = decoders_;
+    batch.shape.decode_context = decode_context_ + decoders_;
+    budget_ -= decoders_;
+    decode_context_ += decoders_;
+    computed_ += decoders_;
+    outstanding_ -= decoders_;
+}
+
+void FastEngine::plan_prefilling(Batch& batch) {
+    Live& live = *lives_[prefilling_];
+    const std::int64_t n = std::min<std::int64_t>(live.prompt + live.outputs - live.computed, budget_);
+    KVSIM_DCHECK(n > 0, "decoding requests leave budget for the one that prefills");
+    const std::int64_t need = blocks(live.computed + n) - blocks(live.computed);
+    if (need > kv_.free()) {
+        preempt(batch);  // it is the last one running, so it is its own victim
+        return;
+    }
+    kv_.extend(live.kv, need);
+    table_blocks_ += need;
+    const Slot slot = std::exchange(prefilling_, none);
+    place(batch, slot, n);
+}
+
+void FastEngine::plan_waiting(Batch& batch) {
+    while (!waiting_.empty() && budget_ > 0) {
+        if (running_count_ == args_.max_num_seqs) {
+            batch.bound = Bound::seats;
+            return;
+        }
+        const Slot slot = waiting_.front();
+        Live& head = *lives_[slot];
+        const std::int64_t tokens = head.prompt + head.outputs;
+        const PrefixHit hit = kv_.lookup(head.kv, tokens);
+        const std::int64_t cached = hit.blocks * args_.block_size;
+        std::int64_t n = tokens - cached;
+        if (!args_.enable_chunked_prefill && n > budget_) {
+            batch.bound = Bound::token_budget;
+            return;
+        }
+        n = std::min(n, budget_);
+        const std::int64_t room = kv_.free() - watermark_blocks_ + hit.blocks - hit.idle;
+        const std::int64_t total = blocks(cached + n);
+        if ((args_.scheduler_reserve_full_isl && blocks(std::min(tokens, args_.max_model_len)) > room) || total > room) {
+            batch.bound = Bound::kv_blocks;
+            return;
+        }
+        waiting_.pop_front();
+        listener_.on_admitted(head.id, head.admitted_before, tokens, cached, now_);
+        kv_.admit(head.kv, hit, total - hit.blocks);
+        table_blocks_ += total;
+        computed_ += cached;
+        outstanding_ -= cached;
+        head.computed = static_cast<std::int32_t>(cached);
+        head.admitted_before = true;
+        head.order = admissions_++;
+        head.last_block = never;
+        push(running_, &Live::run, slot);
+        ++running_count_;
+        place(batch, slot, n);
+    }
+}
+
+/// `tokens` new tokens for a request that prefills; its blocks are taken.
+void FastEngine::place(Batch& batch, Slot slot, std::int64_t tokens) {
+    Live& live = *lives_[slot];
+    budget_ -= tokens;
+    ++batch.shape.sequences;
+    batch.shape.tokens += tokens;
+    if (tokens == 1) {
+        ++batch.shape.decode_rows;
+        batch.shape.decode_context += live.computed + 1;
+    } else {
+        batch.chunks.push_back({tokens, live.computed});
+    }
+    const auto upto = static_cast<std::int32_t>(live.computed + tokens);
+    if (const std::int32_t redone = std::min(live.high_water, upto) - live.computed; redone > 0) {
+        batch.recomputed_tokens += redone;
+        listener_.on_recompute(live.id, redone);
+    }
+    live.high_water = std::max(live.high_water, upto);
+    const std::int64_t last = blocks(live.prompt + live.max_tokens - 1);
+    if (live.last_block == never && blocks(upto) == last) live.last_block = now_;
+    live.computed = upto;
+    computed_ += tokens;
+    outstanding_ -= tokens;
+    kv_.publish(live.kv, upto);
+    if (upto == live.prompt + live.outputs) {
+        ++batch.shape.sampled;
+        batch.completing.push_back(slot);
+    } else {
+        live.state = State::prefilling;
+        prefilling_ = slot;
+    }
+}
+
+/// Who decodes from the next batch on.
+void FastEngine::close_plan(Batch& batch) {
+    batch.shape.chunks = batch.chunks;
+    steady_ = prefilling_ == none && batch.preempted.empty();
+    if (batch.empty()) return;
+    batch.number = batch_;
+    scheduled_at_[static_cast<std::size_t>(batch_) & scheduled_mask_] = now_;
+    for (Slot slot = bucket(batch_).first; slot != none; slot = lives_[slot]->bucket.next) {
+        Live& live = *lives_[slot];
+        if (live.last_batch != batch_) continue;
+        stop_decoding(slot);
+        decode_context_ -= batch_ + 1 + live.offset;
+        live.computed = static_cast<std::int32_t>(batch_ + 1 + live.offset);
+        live.state = State::draining;
+    }
+    for (const Slot slot : batch.completing) {
+        Live& live = *lives_[slot];
+        live.offset = live.computed - (batch_ + 1);
+        live.last_batch = batch_ + live.max_tokens - live.outputs - 1;
+        live.registered = live.computed;
+        push(bucket(live.last_batch), &Live::bucket, slot);
+        if (live.last_batch > batch_) {
+            start_decoding(slot);
+        } else {
+            live.state = State::draining;
+        }
+    }
+    ++batch_;
+}
+
+void FastEngine::start_decoding(Slot slot) {
+    Live& live = *lives_[slot];
+    live.state = State::decoding;
+    push(phase_list(live), &Live::phase, slot);
+    ++decoders_;
+    measured_decoders_ += live.measured ? 1 : 0;
+    decode_context_ += live.computed;
+}
+
+/// Leaves the counts but for decode_context_, which depends on how far it got.
+void FastEngine::stop_decoding(Slot slot) {
+    Live& live = *lives_[slot];
+    unlink(phase_list(live), &Live::phase, slot);
+    --decoders_;
+    measured_decoders_ -= live.measured ? 1 : 0;
+}
+
+/// The last one running gives its blocks back and waits at the front.
+void FastEngine::preempt(Batch& batch) {
+    const Slot slot = running_.last;
+    Live& live = *lives_[slot];
+    std::int64_t registered = live.computed;
+    if (live.state == State::decoding) {
+        live.computed = static_cast<std::int32_t>(batch_ + live.offset);
+        live.outputs = live.computed - live.prompt + 1;
+        live.last_token = last_update_;
+        registered = live.computed;
+        if (args_.async_scheduling) {
+            in_flight_.push_back(slot);
+            registered = std::max<std::int64_t>(live.registered, live.computed - 1);
+        }
+        stop_decoding(slot);
+        decode_context_ -= live.computed;
+        unlink(bucket(live.last_batch), &Live::bucket, slot);
+    } else if (live.state == State::prefilling) {
+        prefilling_ = none;
+    }
+    // A draining request has its last token in flight: it stays in its bucket and finishes from the waiting queue.
+    live.high_water = std::max(live.high_water, live.computed);
+    leave_running(live, registered);
+    unlink(running_, &Live::run, slot);
+    --running_count_;
+    outstanding_ += live.computed;
+    live.computed = 0;
+    live.state = State::preempted;
+    waiting_.push_front(slot);
+    batch.preempted.push_back(live.id);
+    listener_.on_preempted(live.id);
+}
+
+/// Releases the KV; slots of its last block that it would never have filled were counted as reserved until now.
+void FastEngine::leave_running(Live& live, std::int64_t registered_tokens) {
+    const std::int64_t final = live.prompt + live.max_tokens - 1;
+    const std::int64_t last = blocks(final);
+    if (blocks(live.computed) == last) {
+        SimTime since = live.last_block;
+        if (since == never)
+            since = scheduled_at_[static_cast<std::size_t>((last - 1) * args_.block_size - live.offset) & scheduled_mask_];
+        const Int128 internal = static_cast<Int128>(last * args_.block_size - final) * (now_ - since).count();
+        integrals_.slots_internal_dt += internal;
+        integrals_.slots_reserved_dt -= internal;
+    }
+    live.last_block = never;
+    table_blocks_ -= blocks(live.computed);
+    computed_ -= live.computed;
+    // Decoding blocks were only counted; now they are its own.
+    live.kv.own_blocks = static_cast<std::int32_t>(blocks(live.computed)) - live.kv.path_blocks;
+    kv_.release(live.kv, registered_tokens);
+}
+
+void FastEngine::update(const Batch& batch, SimTime now) {
+    now_ = now;
+    if (batch.decoders > 0) listener_.on_next_tokens(batch.decoders, batch.measured_decoders, now - last_update_, now);
+    for (const Slot slot : batch.completing) {
+        Live& live = *lives_[slot];
+        if (live.has_token) {
+            listener_.on_next_tokens(1, live.measured ? 1 : 0, now - live.last_token, now);
+        } else {
+            live.has_token = true;
+            listener_.on_first_token(live.id, now);
+        }
+    }
+    for (const Slot slot : in_flight_) lives_[slot]->last_token = now;
+    in_flight_.clear();
+    last_update_ = now;
+
+    leaving_.clear();
+    for (Slot slot = bucket(batch.number).first; slot != none; slot = lives_[slot]->bucket.next) {
+        if (lives_[slot]->last_batch == batch.number) leaving_.push_back(slot);
+    }
+    if (leaving_.size() > 1) {
+        std::sort(leaving_.begin(), leaving_.end(), [this](Slot a, Slot b) { return lives_[a]->order < lives_[b]->order; });
+    }
+    for (const Slot slot : leaving_) finish(slot);
+}
+
+void FastEngine::finish(Slot slot) {
+    Live& live = *lives_[slot];
+    unlink(bucket(live.last_batch), &Live::bucket, slot);
+    if (live.state == State::draining) {
+        leave_running(live, -1);
+        unlink(running_, &Live::run, slot);
+        --running_count_;
+    } else {
+        KVSIM_CHECK(live.state == State::preempted,
+                    "a request that finishes runs, or was preempted with its last token in flight");
+        waiting_.erase(std::find(waiting_.begin(), waiting_.end(), slot));
+        kv_.forget(live.kv);
+        outstanding_ -= live.prompt + live.max_tokens - 1;
+    }
+    live.state = State::waiting;
+    steady_ = false;
+    --unfinished_;
+    free_slots_.push_back(slot);
+    listener_.on_finished(live.id, live.max_tokens, now_);
+    KVSIM_CHECK(unfinished_ > 0 || used_blocks() == 0, "an empty engine holds no KV");
+}
+
+void FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, const StepTimeModel& step_time,
+                           Integrator& integrator, Integrals& integrals, Counters& counters) {
+    // Both batches of the queue must be plain decode steps, and nobody may finish in them.
+    const std::int64_t depth = next ? 1 : 0;
+    if (!steady_ || decoders_ == 0 || current.shape.sequences != decoders_ || current.decoders != decoders_) return;
+    if (next && (next->shape.sequences != decoders_ || next->decoders != decoders_)) return;
+    std::int64_t k = batch_ - 1 - depth;  // the batch in progress
+    if (bucket(k).count > 0 || (next && bucket(k + 1).count > 0)) return;
+
+    const std::optional<DecodeLine> line = step_time.decode_line(decoders_);
+    Batch& newest = next ? *next : current;
+    std::int64_t free = kv_.free();
+    std::int64_t steps = 0;
+    SimDuration pending = next ? next->duration : SimDuration{};
+    SimDuration last = newest.duration;
+    SimDuration flying = current.duration;
+    StepShape shape = newest.shape;
+    while (end < horizon) {
+        const List& crossers = phases_[static_cast<std::size_t>(batch_ % args_.block_size)];
+        if (crossers.count > free || bucket(batch_).count > 0) break;
+        // The results of batch k arrive at `end`...
+        integrator.advance(end);
+        listener_.on_next_tokens(decoders_, measured_decoders_, end - last_update_, end);
+        last_update_ = end;
+        // ... and batch_ is scheduled at the same instant.
+        scheduled_at_[static_cast<std::size_t>(batch_) & scheduled_mask_] = end;
+        free -= crossers.count;
+        table_blocks_ += crossers.count;
+        shape.decode_context = decode_context_ + decoders_;
+        last = line ? round_step(line->base_ns + line->per_context_ns * static_cast<double>(shape.decode_context))
+                    : step_time.duration(shape);
+        decode_context_ += decoders_;
+        computed_ += decoders_;
+        integrals.stepping += last;
+        flying = next ? pending : last;
+        end += flying;
+        pending = last;
+        ++batch_;
+        ++k;
+        ++steps;
+        integrator.state.used_blocks = kv_.usable() - free;
+        integrator.state.held = held();
+    }
+    if (steps == 0) return;
+    kv_.take(kv_.free() - free);
+    integrals.blocks_used_peak = std::max(integrals.blocks_used_peak, used_blocks());
+    outstanding_ -= steps * decoders_;
+    step_ += steps;
+    counters.steps += steps;
+    counters.rows += steps * decoders_;
+    counters.tokens += steps * decoders_;
+    now_ = last_update_;
+    newest.shape = shape;
+    newest.duration = last;
+    newest.step = step_ - 1;
+    newest.number = batch_ - 1;
+    if (next) {
+        // Steps one apart differ only in their context, number and duration.
+        current.shape = shape;
+        current.shape.decode_context -= decoders_;
+        current.number = batch_ - 2;
+        current.step = step_ - 2;
+        current.duration = flying;
+    }
+}
+
+std::string FastEngine::describe() const {
+    std::string text = std::to_string(running_count_) + " running, " + std::to_string(waiting_.size()) + " waiting, " +
+                       std::to_string(kv_.free()) + " of " + std::to_string(kv_.usable()) + " KV blocks free";
+    if (waiting_.empty()) return text;
+    const Live& head = *lives_[waiting_.front()];
+    return text + describe_head(std::to_string(head.id), head.prompt, head.outputs, head.max_tokens, args_, watermark_blocks_);
+}
+
+}  // namespace kvsim

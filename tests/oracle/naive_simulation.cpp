@@ -1,0 +1,545 @@
+#include "naive_simulation.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvsim/base/check.hpp"
+
+namespace kvsim::oracle {
+
+namespace {
+
+using std::chrono::seconds;
+
+/// A batch whose price is known.
+struct PricedBatch {
+    NaiveBatch batch;
+    SimDuration duration{};
+    std::int64_t prefill_tokens = 0;
+    std::int64_t decode_tokens = 0;
+};
+
+struct Replica {
+    NaiveEngine engine;
+    std::int64_t next_step = 0;
+    std::optional<PricedBatch> executing;
+    SimTime end{};  ///< of `executing`
+    /// Async: what was scheduled last and has not started. While a batch executes there always is one, perhaps empty.
+    std::optional<PricedBatch> scheduled;
+    bool look = false;  ///< a step ended or a request was enqueued at this instant
+    Bound bound = Bound::no_waiting;
+    std::int64_t preemptions = 0;
+};
+
+/// What the metrics need to know about one request beside its record.
+struct Tracked {
+    std::size_t replica = 0;
+    std::int64_t max_tokens = 0;  ///< cut to what max_model_len allows
+    SimTime enqueued{};
+    std::optional<SimTime> last_token;
+    bool in_system = false;
+    bool admitted = false;
+    NaiveRequest request;  ///< as it will be enqueued
+};
+
+class NaiveSimulation {
+public:
+    NaiveSimulation(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload,
+                    Mutation mutation, LoopMutation loop_mutation)
+        : options_(options),
+          args_(options.engine),
+          step_time_(step_time),
+          router_(router),
+          workload_(workload),
+          loop_mutation_(loop_mutation) {
+        for (std::int64_t r = 0; r < options.replicas; ++r) {
+            replicas_.push_back(Replica{NaiveEngine(args_, mutation), 0, {}, {}, {}, false, Bound::no_waiting, 0});
+        }
+        out_.usable_blocks = args_.num_gpu_blocks - 1;
+        out_.block_size = args_.block_size;
+        out_.replicas = options.replicas;
+    }
+
+    Outcome run() {
+        while (const std::optional<SimTime> next = next_instant()) {
+            if (options_.stop != nullptr && options_.stop->load()) throw Interrupted{};
+            advance(*next);
+            if (is(LoopMutation::arrivals_before_step_ends)) {
+                arrivals();
+                step_ends();
+            } else if (is(LoopMutation::schedule_before_arrivals)) {
+                step_ends();
+                schedules();
+                arrivals();
+            } else {
+                step_ends();
+                arrivals();
+            }
+            schedules();
+            for (const Replica& replica : replicas_) replica.engine.check_invariants();
+        }
+        finish();
+        return std::move(out_);
+    }
+
+private:
+    [[nodiscard]] bool is(LoopMutation m) const { return loop_mutation_ == m; }
+
+    // ---- the clock ----
+
+    [[nodiscard]] std::optional<SimTime> next_instant() {
+        std::optional<SimTime> next;
+        const auto consider = [&](SimTime t) {
+            if (!next || t < *next) next = t;
+        };
+        for (const Replica& replica : replicas_) {
+            if (replica.executing) consider(replica.end);
+        }
+        for (const RequestId id : in_front_end_) consider(tracked_[id].enqueued);
+        // Without a free slot the next arrival waits for a finish, which is a step's end.
+        if (const std::optional<SimTime> arrival = workload_.next_time(); arrival && slot_free()) {
+            consider(std::max(*arrival, now_));
+        }
+        KVSIM_CHECK(!next || *next >= now_, "time goes backwards");
+        return next;
+    }
+
+    [[nodiscard]] bool slot_free() const {
+        if (!options_.max_concurrency) return true;
+        std::int64_t issued = 0;
+        for (const Tracked& t : tracked_) issued += t.in_system ? 1 : 0;
+        return issued < *options_.max_concurrency;
+    }
+
+    /// The state stays as it is from now_ to `to`.
+    void advance(SimTime to) {
+        sample_timeline(to);
+        if (!out_.requests.empty()) integrate(to - now_);
+        now_ = to;
+    }
+
+    // ---- step ends ----
+
+    void step_ends() {
+        for (std::size_t r = 0; r < replicas_.size(); ++r) {
+            Replica& replica = replicas_[r];
+            if (!replica.executing || replica.end != now_) continue;
+            const PricedBatch done = *std::exchange(replica.executing, std::nullopt);
+            replica.look = true;
+            const bool some_waited = !replica.engine.waiting().empty();
+            if (args_.async_scheduling) {
+                // The record that closes is that of the batch scheduled when `done` started.
+                KVSIM_CHECK(replica.scheduled, "async: a batch executes and none was scheduled behind it");
+                close(r, *replica.scheduled, &done.batch);
+                if (!replica.engine.unfinished() && !is(LoopMutation::async_keeps_pipeline_idle)) replica.scheduled.reset();
+            } else {
+                close(r, done, &done.batch);
+            }
+            if (is(LoopMutation::waiting_after_update) ? !replica.engine.waiting().empty() : some_waited) {
+                out_.integrals.finished_while_waiting += finished_at_this_end_;
+            }
+            if (finished_at_this_end_ > 0) {
+                out_.end = now_;
+                at_last_completion_ = out_.integrals;
+            }
+        }
+    }
+
+    /// Processes the result of `done` (none: first schedule after idle) and completes the record of `scheduled`.
+    void close(std::size_t r, const PricedBatch& scheduled, const NaiveBatch* done) {
+        Replica& replica = replicas_[r];
+        StepRecord record = scheduled.batch.record;
+        record.duration = scheduled.duration;
+        // Async: its batch starts now. Sync: now is its end. Without rows its start was noted by schedule().
+        if (!scheduled.batch.empty()) record.start = args_.async_scheduling ? now_ : now_ - scheduled.duration;
+        if (done != nullptr) {
+            record.updated_step = done->record.step;
+            replica.engine.update(*done, record);
+        }
+        replica.engine.describe(record);
+        for (const RequestId id : record.received) token_received(id, done->record);
+        for (const RequestId id : record.finished) request_finished(id);
+        finished_at_this_end_ = static_cast<std::int64_t>(record.finished.size());
+        if (options_.on_step) options_.on_step(static_cast<std::int64_t>(r), record);
+    }
+
+    void token_received(RequestId id, const StepRecord& batch) {
+        RequestRecord& record = out_.requests[id];
+        Tracked& tracked = tracked_[id];
+        SimTime at = now_;
+        if (is(LoopMutation::token_at_noticing) && args_.async_scheduling) at += batch.duration;
+        if (!tracked.last_token) {
+            record.ttft = at - record.arrival;
+        } else {
+            const std::int64_t gap = (at - *tracked.last_token).count();
+            if (record.measured) out_.itl.add(gap);
+            if (options_.warmup_time || options_.warmup_requests) out_.itl_all.add(gap);
+        }
+        tracked.last_token = at;
+        ++record.output_tokens;
+        ++tokens_in_second_[(now_ - out_.first_arrival) / seconds(1)];
+    }
+
+    void request_finished(RequestId id) {
+        RequestRecord& record = out_.requests[id];
+        Tracked& tracked = tracked_[id];
+        record.e2e = *tracked.last_token - record.arrival;
+        record.finish = FinishReason::length;
+        tracked.in_system = false;
+        ++out_.counters.completed;
+        workload_.finished(id, now_);
+    }
+
+    // ---- arrivals ----
+
+    void arrivals() {
+        // Those in the front end came earlier in the stream than any arrival of this instant.
+        while (!in_front_end_.empty() && tracked_[in_front_end_.front()].enqueued == now_) {
+            const RequestId id = in_front_end_.front();
+            in_front_end_.erase(in_front_end_.begin());
+            enqueue(id);
+        }
+        while (slot_free()) {
+            const std::optional<SimTime> due = workload_.next_time();
+            if (!due || *due > now_) break;
+            Arrival arrival;
+            workload_.pop(arrival);
+            arrive(arrival);
+            note_waiting_at_last_arrival();
+        }
+    }
+
+    void arrive(const Arrival& arrival) {
+        const RequestId id = static_cast<RequestId>(out_.requests.size());
+        if (id == 0) out_.first_arrival = now_;
+        out_.last_arrival = now_;
+        ++out_.counters.arrivals;
+
+        RequestRecord record;
+        record.arrival = is(LoopMutation::arrival_is_intended_time) ? arrival.time : now_;
+        record.prompt_tokens = static_cast<std::int32_t>(arrival.prompt_tokens);
+        if (options_.warmup_time && now_ < out_.first_arrival + *options_.warmup_time) record.measured = false;
+        if (options_.warmup_requests && static_cast<std::int64_t>(id) < *options_.warmup_requests) record.measured = false;
+        if (!arrival.external_id.empty()) out_.external_ids[id] = arrival.external_id;
+        if (!arrival.request_class.empty()) out_.classes[id] = arrival.request_class;
+        if (!arrival.session_id.empty()) out_.sessions[id] = arrival.session_id;
+
+        Tracked tracked;
+        const std::int64_t blocks =
+            ceil_div(arrival.prompt_tokens + (is(LoopMutation::reject_by_prompt_only) ? 0 : 1), args_.block_size);
+        if (arrival.prompt_tokens >= args_.max_model_len || blocks > args_.num_gpu_blocks - 1) {
+            record.finish = FinishReason::rejected;
+            ++out_.counters.rejected;
+            out_.requests.push_back(record);
+            tracked_.push_back(tracked);
+            workload_.finished(id, now_);
+            return;
+        }
+
+        tracked.max_tokens = std::min(arrival.output_tokens, args_.max_model_len - arrival.prompt_tokens);
+        tracked.replica = router_.pick(arrival, loads());
+        tracked.enqueued = now_ + options_.api;
+        tracked.in_system = true;
+        NaiveRequest& request = tracked.request;
+        request.id = id;
+        request.name = arrival.external_id.empty() ? std::to_string(id) : arrival.external_id;
+        request.priority = arrival.priority;
+        request.arrival_time = now_.time_since_epoch().count();
+        request.prompt_tokens = arrival.prompt_tokens;
+        request.max_tokens = arrival.output_tokens;  // uncut: the engine stops at max_model_len by itself
+        request.output_base = arrival.output_base;
+        for (const TokenRun& run : arrival.prompt) {
+            for (std::int64_t k = 0; k < run.count; ++k) request.tokens.push_back(run.first + static_cast<std::uint64_t>(k));
+        }
+        if (arrival.prompt.empty()) {  // ids nobody else has
+            const std::uint64_t own = (std::uint64_t{1} << 63) + (std::uint64_t{id} << 31);
+            for (std::int64_t k = 0; k < arrival.prompt_tokens; ++k) {
+                request.tokens.push_back(own + static_cast<std::uint64_t>(k));
+            }
+        }
+        record.replica = static_cast<std::uint16_t>(tracked.replica);
+        out_.requests.push_back(record);
+        tracked_.push_back(tracked);
+
+        std::int64_t in_system = 0;
+        for (const Tracked& t : tracked_) in_system += t.in_system ? 1 : 0;
+        out_.counters.max_in_system = std::max(out_.counters.max_in_system, in_system);
+
+        if (options_.api == SimDuration::zero()) {
+            enqueue(id);
+        } else {
+            in_front_end_.push_back(id);
+        }
+    }
+
+    void enqueue(RequestId id) {
+        Replica& replica = replicas_[tracked_[id].replica];
+        replica.engine.add(tracked_[id].request);
+        replica.look = true;
+        if (is(LoopMutation::async_wakes_on_arrival) && replica.executing && replica.scheduled &&
+            replica.scheduled->batch.empty()) {
+            replica.scheduled = schedule(tracked_[id].replica);
+        }
+    }
+
+    void note_waiting_at_last_arrival() {
+        out_.counters.waiting_at_last_arrival = 0;
+        for (const Replica& replica : replicas_) {
+            out_.counters.waiting_at_last_arrival += static_cast<std::int64_t>(replica.engine.waiting().size());
+        }
+    }
+
+    /// Requests in the front end count for the replica they were sent to. The last output token is never computed.
+    [[nodiscard]] std::vector<ReplicaLoad> loads() const {
+        std::vector<ReplicaLoad> loads(replicas_.size());
+        for (RequestId id = 0; id < tracked_.size(); ++id) {
+            const Tracked& t = tracked_[id];
+            if (!t.in_system) continue;
+            const bool enqueued = std::find(in_front_end_.begin(), in_front_end_.end(), id) == in_front_end_.end();
+            const std::int64_t computed = enqueued ? replicas_[t.replica].engine.request(id).computed : 0;
+            ++loads[t.replica].requests;
+            loads[t.replica].tokens += t.request.prompt_tokens + t.max_tokens - 1 - computed;
+        }
+        return loads;
+    }
+
+    // ---- schedules ----
+
+    void schedules() {
+        for (std::size_t r = 0; r < replicas_.size(); ++r) {
+            Replica& replica = replicas_[r];
+            if (std::exchange(replica.look, false) && !replica.executing) {
+                if (args_.async_scheduling) {
+                    schedule_async(r);
+                } else {
+                    schedule_sync(r);
+                }
+            }
+            if (!replica.executing && !is(LoopMutation::bound_survives_idle)) replica.bound = Bound::no_waiting;
+        }
+    }
+
+    void schedule_sync(std::size_t r) {
+        Replica& replica = replicas_[r];
+        while (replica.engine.unfinished()) {
+            PricedBatch next = schedule(r);
+            if (!next.batch.empty()) {
+                start(r, std::move(next));
+                return;
+            }
+            close(r, next, &next.batch);
+            if (next.batch.record.preempted.empty()) return;
+        }
+    }
+
+    void schedule_async(std::size_t r) {
+        Replica& replica = replicas_[r];
+        while (true) {
+            if (replica.scheduled && !replica.scheduled->batch.empty()) {
+                start(r, *std::exchange(replica.scheduled, std::nullopt));
+                replica.scheduled = schedule(r);  // its record closes when the batch just started ends
+                return;
+            }
+            if (!replica.engine.unfinished()) return;
+            // Nothing is in flight: the result of the batch before (none, or one without rows) is there at once.
+            const std::optional<PricedBatch> before = replica.scheduled;
+            PricedBatch next = schedule(r);
+            close(r, next, before ? &before->batch : nullptr);
+            replica.scheduled = next;
+            if (next.batch.empty() && next.batch.record.preempted.empty()) return;
+        }
+    }
+
+    void start(std::size_t r, PricedBatch batch) {
+        Replica& replica = replicas_[r];
+        replica.end = now_ + batch.duration;
+        replica.executing = std::move(batch);
+    }
+
+    PricedBatch schedule(std::size_t r) {
+        Replica& replica = replicas_[r];
+        PricedBatch priced;
+        priced.batch = replica.engine.schedule(replica.next_step++);
+        NaiveBatch& batch = priced.batch;
+        replica.bound = batch.bound;
+        batch.record.start = now_;
+
+        for (const RequestId id : batch.record.preempted) {
+            ++replica.preemptions;
+            ++out_.counters.preemptions;
+            if (++out_.requests[id].preemptions == 1) ++out_.counters.preempted_requests;
+        }
+
+        StepShape shape;
+        std::vector<PrefillChunk> chunks;
+        std::int64_t recomputed = 0;
+        for (std::size_t i = 0; i < batch.record.scheduled.size(); ++i) {
+            const ScheduledRow& row = batch.record.scheduled[i];
+            RequestRecord& record = out_.requests[row.id];
+            Tracked& tracked = tracked_[row.id];
+            shape.tokens += row.tokens;
+            ++shape.sequences;
+            if (batch.samples[i]) ++shape.sampled;
+            if (row.tokens == 1) {
+                ++shape.decode_rows;
+                shape.decode_context += row.computed + 1;
+                priced.decode_tokens += 1;
+            } else {
+                chunks.push_back({row.tokens, row.computed});
+                priced.prefill_tokens += row.tokens;
+            }
+
+            std::int64_t again = batch.recomputed[i];
+            if (is(LoopMutation::hit_counts_as_recompute) && row.kind == ScheduledRow::Kind::resumed) {
+                again += batch.hit_tokens[i];
+            }
+            record.recomputed_tokens += static_cast<std::int32_t>(again);
+            recomputed += again;
+
+            if (row.kind == ScheduledRow::Kind::fresh) {
+                KVSIM_CHECK(!tracked.admitted, "admitted as new twice");
+                tracked.admitted = true;
+                record.queue = now_ - (is(LoopMutation::queue_from_arrival) ? record.arrival : tracked.enqueued);
+                record.cached_prompt_tokens = static_cast<std::int32_t>(batch.hit_tokens[i]);
+                out_.counters.hit_tokens_first += batch.hit_tokens[i];
+                out_.counters.prompt_tokens_first += record.prompt_tokens;
+            } else if (row.kind == ScheduledRow::Kind::resumed) {
+                KVSIM_CHECK(tracked.admitted, "resumed before it was admitted");
+                out_.counters.hit_tokens_resume += batch.hit_tokens[i];
+                out_.counters.tokens_resume += batch.tokens_present[i];
+            }
+        }
+        out_.integrals.blocks_used_peak = std::max(out_.integrals.blocks_used_peak, replica.engine.used_blocks());
+
+        if (!batch.empty()) {
+            shape.chunks = chunks;
+            priced.duration = step_time_.duration(shape);
+            KVSIM_CHECK(priced.duration >= SimDuration(1), "a step takes at least 1 ns");
+            ++out_.counters.steps;
+            out_.counters.rows += shape.sequences;
+            out_.counters.tokens += shape.tokens;
+            out_.counters.recomputed_tokens += recomputed;
+            out_.integrals.stepping += priced.duration;
+            out_.integrals.recompute_ns += static_cast<double>(priced.duration.count()) * static_cast<double>(recomputed) /
+                                           static_cast<double>(shape.tokens);
+            batch.record.duration = priced.duration;
+        }
+        return priced;
+    }
+
+    // ---- integrals ----
+
+    void integrate(SimDuration span) {
+        const Int128 dt = span.count();
+        Integrals& sums = out_.integrals;
+        for (const Tracked& t : tracked_) {
+            if (t.in_system) sums.in_system_dt += dt;
+        }
+        for (const Replica& replica : replicas_) {
+            const NaiveEngine& engine = replica.engine;
+            const std::int64_t used = engine.used_blocks();
+            sums.blocks_used_dt += used * dt;
+            sums.bound[static_cast<std::size_t>(replica.bound)] += span;
+            if (!replica.executing) sums.idle += span;
+            if (!engine.waiting().empty()) sums.any_waiting += span;
+            if (engine.running().empty()) continue;
+            std::int64_t reserved = 0;
+            std::int64_t internal = 0;
+            for (const RequestId id : engine.running()) {
+                const NaiveRequest& request = engine.request(id);
+                const std::int64_t slots = static_cast<std::int64_t>(request.table.size()) * args_.block_size;
+                const std::int64_t last =
+                    request.prompt_tokens + tracked_[id].max_tokens - 1;  // the last token is never computed
+                const std::int64_t fill = is(LoopMutation::reserved_ignores_final) ? slots : std::min(slots, last);
+                reserved += std::max<std::int64_t>(0, fill - request.computed);
+                internal += std::max<std::int64_t>(0, slots - std::max(last, request.computed));
+            }
+            sums.slots_busy_dt += engine.usable_blocks() * args_.block_size * dt;
+            sums.slots_reserved_dt += reserved * dt;
+            sums.slots_internal_dt += internal * dt;
+            sums.slots_token_dt += (used * args_.block_size - reserved - internal) * dt;
+        }
+    }
+
+    /// All samples due before `to`, from the first arrival on: the state after every event up to their time.
+    void sample_timeline(SimTime to) {
+        if (options_.timeline_interval <= SimDuration::zero() || out_.requests.empty()) return;
+        for (; next_sample_ < to; next_sample_ += options_.timeline_interval) {
+            if (next_sample_ < out_.first_arrival) continue;
+            for (std::size_t r = 0; r < replicas_.size(); ++r) {
+                const Replica& replica = replicas_[r];
+                TimelineSample sample;
+                sample.at = next_sample_;
+                sample.replica = static_cast<std::int32_t>(r);
+                sample.running = static_cast<std::int64_t>(replica.engine.running().size());
+                sample.waiting = static_cast<std::int64_t>(replica.engine.waiting().size());
+                sample.kv_blocks_used = replica.engine.used_blocks();
+                if (replica.executing) {
+                    sample.step = replica.executing->duration;
+                    sample.batch_tokens = replica.executing->batch.record.total_tokens;
+                    sample.prefill_tokens = replica.executing->prefill_tokens;
+                    sample.decode_tokens = replica.executing->decode_tokens;
+                }
+                sample.preemptions = replica.preemptions;
+                out_.timeline.push_back(sample);
+            }
+        }
+    }
+
+    // ---- the end ----
+
+    void finish() {
+        bool unfinished = false;
+        for (const Tracked& t : tracked_) unfinished = unfinished || t.in_system;
+        if (unfinished || out_.counters.completed == 0) {
+            out_.end = now_;  // stalled, or everything was rejected: the last event
+        } else {
+            out_.integrals = at_last_completion_;  // rejections may follow it
+        }
+        sample_timeline(now_ + SimDuration(1));
+        for (const RequestRecord& record : out_.requests) {
+            if (record.finish == FinishReason::length && record.arrival + record.e2e <= out_.last_arrival) {
+                ++out_.counters.completed_by_last_arrival;
+            }
+        }
+        for (const auto& [second, tokens] : tokens_in_second_) {
+            out_.counters.max_output_tokens_per_s = std::max(out_.counters.max_output_tokens_per_s, tokens);
+        }
+        if (out_.counters.rejected > 0 && out_.counters.rejected == out_.counters.arrivals) throw UserError("no request fits");
+        if (!unfinished) return;
+        for (std::size_t r = 0; r < replicas_.size(); ++r) {
+            out_.stall_report += "replica " + std::to_string(r) + ": " + replicas_[r].engine.state() + "\n";
+        }
+    }
+
+    const SimulationOptions& options_;
+    const EngineArgs& args_;
+    const StepTimeModel& step_time_;
+    Router& router_;
+    Workload& workload_;
+    LoopMutation loop_mutation_;
+
+    SimTime now_{};
+    std::vector<Replica> replicas_;
+    std::vector<Tracked> tracked_;  ///< by RequestId
+    std::vector<RequestId> in_front_end_;
+    Outcome out_;
+    Integrals at_last_completion_;
+    std::int64_t finished_at_this_end_ = 0;
+    std::map<std::int64_t, std::int64_t> tokens_in_second_;
+    SimTime next_sample_{};
+};
+
+}  // namespace
+
+Outcome naive_simulate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload,
+                       Mutation mutation, LoopMutation loop_mutation) {
+    return NaiveSimulation(options, step_time, router, workload, mutation, loop_mutation).run();
+}
+
+}  // namespace kvsim::oracle
