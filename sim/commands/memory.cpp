@@ -142,7 +142,7 @@ int memory_command(const std::vector<std::string>& args) {
     };
     const bool forwards =
         set("hardware", "gpu") || set("engine", "kv_cache_memory_bytes") || set("engine", "num_gpu_blocks_override");
-    if (users && !forwards) put(root, "engine.num_gpu_blocks_override", scalar("1", "--users"));
+    if (users && !forwards) put(root, "engine.num_gpu_blocks_override", scalar("2", "--users"));
 
     const config::Scenario scenario = config::read_scenario(root, file, diagnostics);
     diagnostics.throw_if_errors();

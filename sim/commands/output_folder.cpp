@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -22,7 +21,7 @@ OutputFolder::OutputFolder(fs::path path) : path_(std::move(path)) {
     std::error_code error;
     for (fs::path p = fs::absolute(path_).lexically_normal(); !p.empty() && !fs::exists(p, error); p = p.parent_path()) {
         // A trailing separator gives an empty last component.
-        if (p.has_filename()) missing.insert(missing.begin(), p);
+        if (p.has_filename()) missing.push_back(p);
         if (p == p.root_path()) break;
     }
     fs::create_directories(path_, error);
@@ -32,14 +31,14 @@ OutputFolder::OutputFolder(fs::path path) : path_(std::move(path)) {
 
     std::string probe = (path_ / ".kvsim-XXXXXX").string();
     const int fd = mkstemp(probe.data());
-    if (fd < 0) fail(std::strerror(errno));
+    if (fd < 0) fail(std::generic_category().message(errno));
     close(fd);
     unlink(probe.c_str());
 }
 
 OutputFolder::~OutputFolder() {
     std::error_code ignored;
-    for (auto p = created_.rbegin(); p != created_.rend(); ++p) fs::remove(*p, ignored);
+    for (const fs::path& p : created_) fs::remove(p, ignored);
 }
 
 }  // namespace kvsim::app

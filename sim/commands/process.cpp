@@ -1,15 +1,15 @@
 #include "kvsim/app/process.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "kvsim/base/check.hpp"
-#include "kvsim/base/text.hpp"
 #include "kvsim/engine/simulation.hpp"
 
 namespace kvsim::app {
@@ -49,13 +49,13 @@ void throw_if_stopped() {
 
 void print(std::string_view text) {
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
-        throw UserError(std::string("error: cannot write to standard output: ") + std::strerror(errno));
+        throw UserError(std::string("error: cannot write to standard output: ") + std::generic_category().message(errno));
     }
 }
 
 void flush_output() {
     if (std::fflush(stdout) != 0) {
-        throw UserError(std::string("error: cannot write to standard output: ") + std::strerror(errno));
+        throw UserError(std::string("error: cannot write to standard output: ") + std::generic_category().message(errno));
     }
 }
 
@@ -72,9 +72,9 @@ void Progress::update(SimTime now, std::int64_t finished, std::optional<std::int
     if (wall - last_ < std::chrono::milliseconds(100)) return;
     last_ = wall;
     const double seconds = std::chrono::duration<double>(wall - start_).count();
-    std::string line = "\r" + name_ + ": " + decimals(to_seconds(now), 0) + " s simulated, " + std::to_string(finished);
-    if (total) line += "/" + std::to_string(*total);
-    line += " requests, " + decimals(static_cast<double>(finished) / seconds, 0) + " requests/s\x1b[K";
+    std::string line = fmt::format("\r{}: {:.0f} s simulated, {}", name_, to_seconds(now), finished);
+    if (total) line += fmt::format("/{}", *total);
+    line += fmt::format(" requests, {:.0f} requests/s\x1b[K", static_cast<double>(finished) / seconds);
     std::fputs(line.c_str(), stderr);
     shown_ = true;
 }

@@ -1,11 +1,13 @@
 // kvsim schema: the scenario's keys as Markdown, from the same tables that read them.
 
 #include <array>
+#include <limits>
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/process.hpp"
 #include "kvsim/base/text.hpp"
 #include "kvsim/config/scenario.hpp"
+#include "kvsim/model/catalog.hpp"
 #include "kvsim/model/pieces.hpp"
 #include "kvsim/model/trace.hpp"
 #include "kvsim/model/workload_pieces.hpp"
@@ -75,6 +77,10 @@ int schema_command(const std::vector<std::string>& args) {
         print("\n## " + section + "\n\n");
         table(docs);
     }
+    print("\n## model as a map\n\n");
+    table(model_docs());
+    print("\n## hardware.gpu as a map\n\n");
+    table(gpu_docs());
     pieces("step_time models", "`step_time: {model: NAME, ...}`", step_time_models());
     pieces("arrival processes", "`workload.arrivals: {process: NAME, ...}`", arrival_processes());
     pieces("length distributions",

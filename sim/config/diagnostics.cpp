@@ -14,6 +14,7 @@ namespace kvsim::config {
 namespace {
 
 constexpr std::size_t max_printed_errors = 20;
+constexpr std::size_t max_kept = 200;
 constexpr std::size_t max_width = 160;  // of a printed source line, in characters
 constexpr std::size_t tab_width = 4;
 
@@ -115,11 +116,14 @@ std::string render(const Mark& at, std::string_view severity, const std::string&
 }  // namespace
 
 void Diagnostics::error(const Mark& at, std::string message) {
+    ++error_count_;
+    if (errors_.size() == max_kept) return;
     errors_.push_back(render(at, "error", message));
     places_.push_back({at.source.get(), at.line, at.column});
 }
 
 void Diagnostics::warning(const Mark& at, std::string message) {
+    if (warnings_.size() == max_kept) return;
     warnings_.push_back(render(at, "warning", message));
 }
 
@@ -154,8 +158,7 @@ void Diagnostics::throw_if_errors() const {
         if (i > 0) text += "\n";
         text += errors_[order[i]];
     }
-    if (errors_.size() > max_printed_errors)
-        text += "\n... and " + std::to_string(errors_.size() - max_printed_errors) + " more";
+    if (error_count_ > max_printed_errors) text += "\n... and " + std::to_string(error_count_ - max_printed_errors) + " more";
     throw UserError(text);
 }
 

@@ -8,6 +8,7 @@
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -97,7 +98,12 @@ public:
                                       : "unexpected text after the end of the document");
         throw Abandon{};
     }
-    void OnDocumentEnd() override {}
+    // At the end of the text yaml-cpp 0.7 closes a quote by itself. Such a scalar is always the last one.
+    void OnDocumentEnd() override {
+        if (last_scalar_.line == 0 || is_closed(last_scalar_)) return;
+        diagnostics_.error(last_scalar_, "this quote is not closed");
+        throw Abandon{};
+    }
 
     void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
         if (expects_key()) {
@@ -131,6 +137,7 @@ public:
     void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& text) override {
         const Mark at = mark_of(mark);
         refuse_tag(tag, at);
+        if (tag == "!") last_scalar_ = at;
         spend({1, text.size(), 0}, at);
         if (expects_key()) {
             take_key(text, at, tag == "!");
@@ -163,6 +170,44 @@ private:
     };
 
     [[nodiscard]] bool expects_key() const { return !stack_.empty() && stack_.back().value.is_map() && !stack_.back().has_key; }
+
+    // Whether the quoted scalar that starts at `at` (perhaps after an anchor) has its closing quote. Block scalars are.
+    [[nodiscard]] bool is_closed(const Mark& at) const {
+        auto line = static_cast<std::size_t>(at.line) - 1;
+        auto i = static_cast<std::size_t>(at.column) - 1;
+        const auto& lines = source_->lines;
+        const auto next_line = [&] {
+            ++line;
+            i = 0;
+        };
+        while (line < lines.size()) {  // to the opening quote
+            const std::string& text = lines[line];
+            if (i >= text.size()) {
+                next_line();
+            } else if (text[i] == '&' || text[i] == '!') {
+                i = std::min(text.find_first_of(" \t", i), text.size());
+            } else if (text[i] == ' ' || text[i] == '\t') {
+                ++i;
+            } else {
+                break;
+            }
+        }
+        if (line == lines.size() || (lines[line][i] != '"' && lines[line][i] != '\'')) return true;
+        const char quote = lines[line][i++];
+        while (line < lines.size()) {
+            const std::string& text = lines[line];
+            if (i >= text.size()) {
+                next_line();
+            } else if (quote == '"' && text[i] == '\\') {
+                i += 2;
+            } else if (quote == '\'' && text.compare(i, 2, "''") == 0) {
+                i += 2;
+            } else if (text[i++] == quote) {
+                return true;
+            }
+        }
+        return false;
+    }
 
     Value scalar_of(const std::string& text, const std::string& tag, const Mark& at) const {
         Value value;
@@ -203,7 +248,10 @@ private:
         const Mark at = mark_of(mark);
         refuse_tag(tag, at);
         if (expects_key()) {
-            diagnostics_.error(at, "a key must be plain text, not a list or a map");
+            // yaml-cpp takes a flow collection for a key also when its bracket is never closed.
+            diagnostics_.error(at, style == YAML::EmitterStyle::Flow
+                                       ? "a list or map cannot be a key; if it is a value, its bracket is not closed"
+                                       : "a list or map cannot be a key");
             throw Abandon{};
         }
         if (stack_.size() >= max_depth) too_deep(at);
@@ -271,6 +319,7 @@ private:
     Value root_;
     std::vector<Frame> stack_;
     std::map<YAML::anchor_t, std::pair<Value, Extent>> anchors_;
+    Mark last_scalar_;  // of those in quotes
     std::size_t nodes_ = 0;
     std::size_t bytes_ = 0;
     int documents_ = 0;
@@ -290,12 +339,12 @@ bool check_text(std::string_view text, const std::shared_ptr<const Source>& sour
         diagnostics.error(Mark{source, 0, 0}, "larger than 1 MiB; lists of requests belong in a trace file");
         return false;
     }
-    if (const std::size_t at = text.find('\0'); at != std::string_view::npos) {
-        diagnostics.error(mark_at(at), "a NUL byte; this is not a text file");
-        return false;
-    }
     if (const std::size_t at = find_invalid_utf8(text); at != std::string_view::npos) {
         diagnostics.error(mark_at(at), "not valid UTF-8; save the file as UTF-8 text");
+        return false;
+    }
+    if (const std::size_t at = text.find('\0'); at != std::string_view::npos) {
+        diagnostics.error(mark_at(at), "a NUL byte; this is not a text file");
         return false;
     }
     const auto is_control = [](char c) {
@@ -339,6 +388,22 @@ bool check_text(std::string_view text, const std::shared_ptr<const Source>& sour
     return true;
 }
 
+// yaml-cpp's message, with what it mostly means.
+std::string explain(const std::string& message) {
+    constexpr std::array<std::pair<std::string_view, std::string_view>, 6> meanings{{
+        {"illegal map value", "a ':' where no key can stand; quote text that contains ': ', put a nested key on its own line"},
+        {"end of map not found", "this does not line up with the keys above; check the indentation"},
+        {"end of sequence not found", "this does not line up with the list above; check the indentation"},
+        {"end of map flow not found", "a '{' above is not closed, or a ',' is missing before here"},
+        {"end of sequence flow not found", "a '[' above is not closed, or a ',' is missing before here"},
+        {"illegal EOF in scalar", "a quote is not closed"},
+    }};
+    for (const auto& [theirs, ours] : meanings) {
+        if (message == theirs) return std::string(ours);
+    }
+    return "YAML: " + message;
+}
+
 // `text` is normalised; its first line starts `first_column` bytes into the source's first line.
 Value parse(const std::string& text, const std::shared_ptr<const Source>& source, int first_column, Diagnostics& diagnostics) {
     if (!check_text(text, source, first_column, diagnostics)) return {};
@@ -355,7 +420,7 @@ Value parse(const std::string& text, const std::shared_ptr<const Source>& source
     } catch (const Abandon&) { return {}; } catch (const YAML::Exception& e) {
         Mark at = builder.mark_of(e.mark);
         at.line = std::min(at.line, static_cast<int>(source->lines.size()));
-        diagnostics.error(at, "YAML: " + e.msg);
+        diagnostics.error(at, explain(e.msg));
         return {};
     }
     return builder.take();
@@ -404,9 +469,9 @@ void apply_set(Value& root, std::string_view assignment, Diagnostics& diagnostic
         diagnostics.error(mark_at(equals + 1), "no value after '='");
         return;
     }
-    const std::size_t errors_before = diagnostics.errors().size();
+    const std::size_t errors_before = diagnostics.error_count();
     Value value = parse(text, source, static_cast<int>(equals) + 1, diagnostics);
-    if (diagnostics.errors().size() != errors_before) return;
+    if (diagnostics.error_count() != errors_before) return;
     if ((value.is_map() || value.is_list()) && std::string_view("{[&").find(text[first]) == std::string_view::npos) {
         diagnostics.error(mark_at(equals + 1 + first), "write a map as {key: value} and a list as [a, b]");
         return;
@@ -414,7 +479,8 @@ void apply_set(Value& root, std::string_view assignment, Diagnostics& diagnostic
 
     Value* at = &root;
     for (std::size_t i = 0; i < steps.size(); ++i) {
-        const auto& [key, offset] = steps[i];
+        const std::string& key = steps[i].first;
+        const std::size_t offset = steps[i].second;
         if (at->is_null()) {
             at->kind = Value::Kind::map;
             at->mark = mark_at(offset);

@@ -113,8 +113,8 @@ const Schema<SloConfig>& slo_schema() {
 
 // none | a duration | N requests
 bool read_warmup(MeasureConfig& into, const Value& value, Diagnostics& diagnostics) {
-    constexpr std::string_view requests = "requests";
     const std::string_view text = value.scalar;
+    const std::size_t word = text.ends_with("requests") ? text.size() - 8 : text.ends_with("request") ? text.size() - 7 : 0;
     if (value.is_scalar() && text == "none") {
         into = {};
         return true;
@@ -123,9 +123,9 @@ bool read_warmup(MeasureConfig& into, const Value& value, Diagnostics& diagnosti
         diagnostics.error(value.mark, "warmup: auto is not supported by this version; write none, `60s` or `200 requests`");
         return false;
     }
-    if (value.is_scalar() && text.ends_with(requests) && text.size() > requests.size()) {
+    if (value.is_scalar() && word > 0) {
         Value count = value;
-        count.scalar = text.substr(0, text.size() - requests.size());
+        count.scalar = text.substr(0, word);
         count.scalar.erase(count.scalar.find_last_not_of(' ') + 1);
         return decode(count, into.warmup_requests, "warmup", non_negative, diagnostics);
     }
@@ -258,7 +258,7 @@ const Member* find_member(const Value& map, std::string_view key) {
 }
 
 bool read_engine(Scenario& into, const Value& value, Diagnostics& diagnostics) {
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     Value rest = without_obsolete(without_refused(value, "engine", engine_refused, diagnostics), engine_obsolete, diagnostics);
     // Every preset of this version preempts by recomputation, so naming it changes nothing.
     std::erase_if(rest.map, [&](const Member& member) {
@@ -275,11 +275,11 @@ bool read_engine(Scenario& into, const Value& value, Diagnostics& diagnostics) {
         const Member* second = blocks > bytes ? blocks : bytes;
         diagnostics.error(second->key_mark, "num_gpu_blocks_override and kv_cache_memory_bytes both fix the KV size; keep one");
     }
-    return diagnostics.errors().size() == before;
+    return diagnostics.error_count() == before;
 }
 
 bool read_workload(Scenario& into, const Value& value, Diagnostics& diagnostics) {
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     into.workload.mark = value.mark;
     workload_schema().read(without_refused(value, "workload", workload_refused, diagnostics), into.workload, "workload",
                            diagnostics);
@@ -287,18 +287,20 @@ bool read_workload(Scenario& into, const Value& value, Diagnostics& diagnostics)
     const bool traced = find_member(value, "trace") != nullptr;
     // With a kind of workload that is not supported the missing keys are no second mistake.
     const bool other_kind = find_member(value, "users") != nullptr || find_member(value, "classes") != nullptr;
+    std::string missing;
     for (const std::string_view key : {"arrivals", "prompt_tokens", "output_tokens", "prefix"}) {
         const Member* member = find_member(value, key);
         if (traced && member != nullptr) {
             diagnostics.error(member->key_mark, std::string(key) + " cannot stand beside trace, which already gives it");
         } else if (!traced && !other_kind && member == nullptr && key != "prefix") {
-            diagnostics.error(value.mark, "workload lacks the key '" + std::string(key) + "' (or a trace)");
+            missing += (missing.empty() ? "'" : ", '") + std::string(key) + "'";
         }
     }
+    if (!missing.empty()) diagnostics.error(value.mark, "workload lacks " + missing + " (or a trace)");
     if (!traced && !other_kind && find_member(value, "requests") == nullptr && find_member(value, "duration") == nullptr) {
         diagnostics.error(value.mark, "workload needs an end: give 'requests', 'duration' or both");
     }
-    return diagnostics.errors().size() == before;
+    return diagnostics.error_count() == before;
 }
 
 const Schema<Scenario>& scenario_schema() {

@@ -213,6 +213,13 @@ std::string Engine::describe() const {
     return text + describe_head(head.tie_id, head.prompt, head.outputs, head.max_tokens, args_, watermark_blocks_);
 }
 
+std::vector<std::pair<RequestId, std::int64_t>> Engine::left_over() const {
+    std::vector<std::pair<RequestId, std::int64_t>> out;
+    for (const Slot slot : running_) out.emplace_back(requests_[slot].id, requests_[slot].outputs);
+    for (const Slot slot : waiting_->in_order()) out.emplace_back(requests_[slot].id, requests_[slot].outputs);
+    return out;
+}
+
 std::string describe_head(const std::string& name, std::int64_t prompt, std::int64_t outputs, std::int64_t max_tokens,
                           const EngineArgs& args, std::int64_t watermark_blocks) {
     std::string text = "; the head of the queue, request " + name + ", has " + std::to_string(prompt + outputs) +

@@ -277,10 +277,11 @@ void FastEngine::preempt(Batch& batch) {
     if (live.state == State::decoding) {
         live.computed = static_cast<std::int32_t>(batch_ + live.offset);
         live.outputs = live.computed - live.prompt + 1;
-        live.last_token = last_update_;
         registered = live.computed;
-        if (args_.async_scheduling) {
-            in_flight_.push_back(slot);
+        if (!args_.async_scheduling) {
+            live.last_token = last_update_;
+        } else {
+            in_flight_.push_back(slot);  // its last token is still to come
             registered = std::max<std::int64_t>(live.registered, live.computed - 1);
         }
         stop_decoding(slot);
@@ -434,6 +435,13 @@ void FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTime ho
         current.step = step_ - 2;
         current.duration = flying;
     }
+}
+
+/// A stalled engine runs nothing: whoever is left waits.
+std::vector<std::pair<RequestId, std::int64_t>> FastEngine::left_over() const {
+    std::vector<std::pair<RequestId, std::int64_t>> out;
+    for (const Slot slot : waiting_) out.emplace_back(lives_[slot]->id, lives_[slot]->outputs);
+    return out;
 }
 
 std::string FastEngine::describe() const {

@@ -53,6 +53,7 @@ public:
     void integrate(SimTime now) override { integrator_.advance(now); }
     [[nodiscard]] const EngineArgs& args() const override { return engine_.args(); }
     [[nodiscard]] std::string describe() const override { return engine_.describe(); }
+    [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const override { return engine_.left_over(); }
     [[nodiscard]] State state() const override {
         return {engine_.unfinished(),         engine_.outstanding_tokens(), engine_.running_count(),
                 engine_.waiting_count(),      engine_.used_blocks(),        preemptions_,

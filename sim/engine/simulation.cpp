@@ -21,6 +21,7 @@ public:
         out_.usable_blocks = options.engine.num_gpu_blocks - 1;
         out_.block_size = options.engine.block_size;
         out_.replicas = options.replicas;
+        closed_loop_ = options.max_concurrency.has_value() || workload.closed_loop();
         cut_ = options.warmup_time.has_value() || options.warmup_requests.has_value();
         if (const auto n = workload.size_hint()) out_.requests.reserve(static_cast<std::size_t>(*n));
         EngineListener& listener = *this;
@@ -101,7 +102,23 @@ private:
             if (const auto arrival = workload_.next_time()) horizon = std::min(horizon, *arrival);
         }
         if (options_.timeline_interval > SimDuration::zero()) horizon = std::min(horizon, next_sample_ + SimDuration(1));
-        for (const auto& replica : replicas_) replica->run_ahead(horizon);
+        if (replicas_.size() == 1) return replicas_.front()->run_ahead(horizon);
+        // Tokens are counted second by second over all replicas.
+        if (started_) horizon = std::min(horizon, second_end(now_));
+        for (const auto& replica : replicas_) {
+            SimTime until = horizon;
+            if (closed_loop_) {  // what finishes elsewhere may bring an arrival forward
+                for (const auto& other : replicas_) {
+                    if (other != replica) until = std::min(until, other->next_time());
+                }
+            }
+            replica->run_ahead(until);
+        }
+    }
+
+    /// End of the second, counted from the first arrival, in which `now` falls.
+    [[nodiscard]] SimTime second_end(SimTime now) const {
+        return out_.first_arrival + ((now - out_.first_arrival) / std::chrono::seconds(1) + 1) * std::chrono::seconds(1);
     }
 
     [[nodiscard]] bool use_fast_form() const {
@@ -255,8 +272,7 @@ private:
     /// Tokens by second since the first arrival.
     void count_tokens(std::int64_t count, SimTime now) {
         if (now >= bucket_end_) {
-            const SimDuration since = now - out_.first_arrival;
-            bucket_end_ = out_.first_arrival + (since / std::chrono::seconds(1) + 1) * std::chrono::seconds(1);
+            bucket_end_ = second_end(now);
             bucket_tokens_ = 0;
         }
         bucket_tokens_ += count;
@@ -297,6 +313,11 @@ private:
         if (in_system_ > 0) {
             out_.stall_report = stall_report();
             out_.end = now_;
+            for (const auto& replica : replicas_) {
+                for (const auto& [id, outputs] : replica->left_over()) {
+                    out_.requests[id].output_tokens = static_cast<std::int32_t>(outputs);
+                }
+            }
         }
         for (const auto& replica : replicas_) replica->integrate(out_.end);
         sample_timeline(now_ + SimDuration(1));
@@ -335,6 +356,7 @@ private:
     SimTime next_sample_{};
     bool started_ = false;
     bool cut_ = false;
+    bool closed_loop_ = true;
     std::int64_t in_system_ = 0;  // issued, neither finished nor rejected
     std::int64_t completed_by_last_arrival_ = 0;
     SimTime bucket_end_{};

@@ -360,6 +360,7 @@ std::string ModelSpec::problem() const {
         return "its shape is beyond any model";
     }
     if (max_context > 1'000'000'000) return "max_context " + std::to_string(max_context) + " is beyond any model";
+    if (kv_heads < 1 || head_dim < 1) return "kv_heads and head_dim must be at least 1";
     if (heads > 0 && heads % kv_heads != 0) {
         return "heads " + std::to_string(heads) + " is not a multiple of kv_heads " + std::to_string(kv_heads);
     }
@@ -398,6 +399,7 @@ std::optional<ModelSpec> read_model(const Value& map, std::string name, Diagnost
         m.head_dim = m.hidden / m.heads;
     } else {
         diagnostics.error(map.mark, "model needs head_dim (or hidden and heads that divide)");
+        return std::nullopt;
     }
     if (const std::string problem = m.problem(); !problem.empty()) diagnostics.error(map.mark, "model: " + problem);
     if (m.attention.empty()) {

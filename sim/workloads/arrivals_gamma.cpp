@@ -5,10 +5,25 @@
 
 namespace kvsim {
 
+/// A number above 0, or `inf`.
+struct Burstiness {
+    static constexpr std::string_view type_name = "number";
+    double shape = 1;
+};
+
+static bool decode(const config::Value& value, Burstiness& out, std::string_view key, const config::Range& range,
+                   config::Diagnostics& diagnostics) {
+    if (value.is_scalar() && !value.quoted && (value.scalar == "inf" || value.scalar == ".inf")) {
+        out.shape = std::numeric_limits<double>::infinity();
+        return true;
+    }
+    return config::decode(value, out.shape, key, range, diagnostics);
+}
+
 namespace {
 
 struct GammaParams : RateParams {
-    double burstiness = 1;
+    Burstiness burstiness;
 };
 
 const config::Schema<GammaParams>& schema() {
@@ -52,7 +67,7 @@ std::unique_ptr<ArrivalProcess> make_gamma_arrivals(const config::Value& params,
                                                     config::Diagnostics& diagnostics) {
     GammaParams p;
     schema().read(params, p, "arrivals", diagnostics);
-    return gamma_gaps(p.rate.per_second * rate_scale, p.burstiness, p.rescale, seed);
+    return gamma_gaps(p.rate.per_second * rate_scale, p.burstiness.shape, p.rescale, seed);
 }
 
 }  // namespace kvsim

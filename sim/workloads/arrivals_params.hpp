@@ -24,8 +24,9 @@ config::Field<P> rate_field() {
 }
 template <class P>
 config::Field<P> rescale_field() {
-    return config::field<P, bool>("rescale", &P::rescale,
-                         "stretch the gaps so that the last of `requests` arrives at requests / rate, as vllm bench serve does")
+    return config::field<P, bool>(
+               "rescale", &P::rescale,
+               "stretch the gaps so that the last of `requests` arrives at requests / rate, as vllm bench serve does")
         .by_default("false");
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kvsim/model/token_ids.hpp"
+#include "kvsim/model/trace.hpp"
 #include "line_reader.hpp"
 
 namespace kvsim {

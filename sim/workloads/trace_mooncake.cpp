@@ -11,6 +11,7 @@
 #include "kvsim/base/text.hpp"
 #include "kvsim/config/schema.hpp"
 #include "kvsim/model/token_ids.hpp"
+#include "kvsim/model/trace.hpp"
 #include "line_reader.hpp"
 
 namespace kvsim {
@@ -103,7 +104,7 @@ public:
             case 'I':
                 return "NaN or Infinity";
             default:
-                return "'" + std::string(1, *p_) + "'";
+                return {'\'', *p_, '\''};
         }
     }
 
@@ -271,14 +272,14 @@ public:
     }
 
 private:
-    /// digits * 10^exponent; at most 18 significant digits are kept, the rest cannot move a nanosecond.
+    /// digits * 10^exponent; 19 significant digits are kept, the rest cannot move a nanosecond.
     struct Decimal {
         std::uint64_t digits = 0;
         int exponent = 0;
     };
 
     Decimal decimal() {
-        constexpr std::uint64_t full = 100'000'000'000'000'000ULL;
+        constexpr std::uint64_t full = 1'000'000'000'000'000'000ULL;
         Decimal d;
         if (*p_ == '0' && p_ + 1 != end_ && is_digit(p_[1])) fail(p_, "a number must not start with 0");
         const auto take = [&](bool fraction) {

@@ -86,9 +86,13 @@ LengthStats length_stats(std::vector<std::int64_t> lengths) {
 
 /// 1234567 -> "1,234,567".
 std::string grouped(std::int64_t n) {
-    std::string digits = fmt::format("{}", n);
-    for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
-    return digits;
+    const std::string digits = fmt::format("{}", n);
+    std::string reversed;
+    for (std::size_t i = 0; i < digits.size(); ++i) {
+        if (i > 0 && i % 3 == 0) reversed += ',';
+        reversed += digits[digits.size() - 1 - i];
+    }
+    return {reversed.rbegin(), reversed.rend()};
 }
 
 void histogram(std::string& out, std::string_view title, const LengthStats& s) {

@@ -19,7 +19,7 @@ public:
 
 private:
     std::filesystem::path path_;
-    std::vector<std::filesystem::path> created_;  ///< parents first
+    std::vector<std::filesystem::path> created_;  ///< children first
 };
 
 }  // namespace kvsim::app

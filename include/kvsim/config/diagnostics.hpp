@@ -1,6 +1,7 @@
 #pragma once
 // Errors and warnings about the user's input, collected so that one pass reports all of them.
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,7 +20,9 @@ public:
     /// "unknown WHAT 'word'; did you mean 'nearest'?" at `at`, or "... (one of: a, b, c)" when nothing is near.
     void unknown(const Mark& at, std::string_view what, std::string_view word, std::span<const std::string_view> known);
 
-    [[nodiscard]] bool ok() const { return errors_.empty(); }
+    [[nodiscard]] bool ok() const { return error_count_ == 0; }
+    [[nodiscard]] std::size_t error_count() const { return error_count_; }
+    /// The first 200 of each, rendered; a file with more mistakes is not worth more memory.
     [[nodiscard]] const std::vector<std::string>& errors() const { return errors_; }
     [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
     /// Throws one UserError with the errors in the order of their places (at most 20, then "... and N more"), if there are any.
@@ -31,6 +34,7 @@ private:
         int line;
         int column;
     };
+    std::size_t error_count_ = 0;
     std::vector<std::string> errors_;
     std::vector<Place> places_;  ///< of errors_
     std::vector<std::string> warnings_;

@@ -231,9 +231,9 @@ template <class T, class M>
 Field<T> group(std::string_view key, M T::*member, const Schema<M>& schema, std::string_view doc) {
     return custom<T>(key, "map", doc,
                      [key = std::string(key), member, &schema](T& into, const Value& value, Diagnostics& diagnostics) {
-                         const std::size_t before = diagnostics.errors().size();
+                         const std::size_t before = diagnostics.error_count();
                          schema.read(value, into.*member, key, diagnostics);
-                         return diagnostics.errors().size() == before;
+                         return diagnostics.error_count() == before;
                      });
 }
 

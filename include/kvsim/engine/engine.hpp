@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvsim/engine/batch.hpp"
@@ -78,6 +79,7 @@ public:
 
     /// One line for the stall report.
     [[nodiscard]] std::string describe() const;
+    [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const;
 
     // ---- for schedulers
     [[nodiscard]] std::span<const Slot> running() const { return running_; }

@@ -14,6 +14,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvsim/engine/batch.hpp"
@@ -54,6 +55,7 @@ public:
     /// Reserved and internal slots together, as reserved; what was internal is moved when its request leaves.
     [[nodiscard]] HeldSlots held() const { return {table_blocks_ * args_.block_size - computed_, 0}; }
     [[nodiscard]] std::string describe() const;
+    [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const;
 
 private:
     static constexpr Slot none = 0xffffffff;

@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kvsim/engine/engine.hpp"
 #include "kvsim/engine/outcome.hpp"
@@ -72,6 +74,8 @@ public:
     [[nodiscard]] virtual const EngineArgs& args() const = 0;
     /// One line for the stall report.
     [[nodiscard]] virtual std::string describe() const = 0;
+    /// (request, received output tokens) of those still here when a run has stalled.
+    [[nodiscard]] virtual std::vector<std::pair<RequestId, std::int64_t>> left_over() const = 0;
 };
 
 /// The per-request engine: every policy, block identities, step records.

@@ -55,6 +55,8 @@ public:
         static_cast<void>(id);
         static_cast<void>(now);
     }
+    /// Whether finished() may bring arrivals forward (a closed loop).
+    [[nodiscard]] virtual bool closed_loop() const { return true; }
     /// Whether no request's output tokens ever occur in another request's prompt.
     [[nodiscard]] virtual bool outputs_are_private() const { return false; }
     /// Requests in total when that is known beforehand (to reserve memory and show progress).

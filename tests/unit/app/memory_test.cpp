@@ -11,18 +11,22 @@ namespace {
 
 constexpr const char* llama = "meta-llama/Llama-3.1-8B-Instruct";  // 32 layers, 8 KV heads of 128, bf16: 128 KiB a token
 
-json memory(std::vector<std::string> args) {
-    args.insert(args.begin(), "memory");
-    args.insert(args.end(), {"--format", "json"});
-    const Finished done = run_program(args);
+Finished run_memory(const std::vector<std::string>& args, bool json_wanted) {
+    std::vector<std::string> words{"memory"};
+    for (const std::string& arg : args) words.push_back(arg);
+    if (json_wanted) words.emplace_back("--format=json");
+    return run_program(words);
+}
+
+json memory(const std::vector<std::string>& args) {
+    const Finished done = run_memory(args, true);
     CAPTURE(done.err);
     REQUIRE(done.exit == 0);
     return json::parse(done.out);
 }
 
-int exit_of(std::vector<std::string> args) {
-    args.insert(args.begin(), "memory");
-    const Finished done = run_program(args);
+int exit_of(const std::vector<std::string>& args) {
+    const Finished done = run_memory(args, false);
     CHECK(done.err.empty() == (done.exit == 0));
     return done.exit;
 }

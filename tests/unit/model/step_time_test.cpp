@@ -1,0 +1,329 @@
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "model_fixture.hpp"
+
+using namespace kvsim;
+using namespace kvsim::test;
+
+namespace {
+
+Deployment deployment(const ModelSpec& m, const std::string& card, std::int64_t tp = 1) {
+    Deployment d;
+    d.catalog = catalog();
+    d.model = m;
+    d.gpu = gpu(card);
+    d.tensor_parallel_size = tp;
+    return d;
+}
+Deployment deployment(const std::string& name, const std::string& card, std::int64_t tp = 1) {
+    return deployment(model(name), card, tp);
+}
+
+std::unique_ptr<StepTimeModel> make(const std::string& name, const Deployment& d, const std::string& params = "") {
+    config::Diagnostics diagnostics;
+    config::Choice choice;
+    choice.name = name;
+    if (!params.empty()) choice.params = yaml(params);
+    auto made = make_step_time(choice, d, diagnostics);
+    for (const std::string& error : diagnostics.errors()) FAIL_CHECK(error);
+    REQUIRE(made);
+    return made;
+}
+
+std::vector<std::string> refusal(const std::string& name, const Deployment& d, const std::string& params = "") {
+    config::Diagnostics diagnostics;
+    config::Choice choice;
+    choice.name = name;
+    if (!params.empty()) choice.params = yaml(params);
+    CHECK(make_step_time(choice, d, diagnostics) == nullptr);
+    REQUIRE_FALSE(diagnostics.ok());
+    return diagnostics.errors();
+}
+
+StepShape decode(std::int64_t rows, std::int64_t context) {
+    return {.tokens = rows, .sequences = rows, .sampled = rows, .decode_rows = rows, .decode_context = context, .chunks = {}};
+}
+
+StepShape mixed(std::span<const PrefillChunk> chunks, std::int64_t rows, std::int64_t context, std::int64_t sampled) {
+    StepShape shape = decode(rows, context);
+    for (const PrefillChunk& chunk : chunks) shape.tokens += chunk.new_tokens;
+    shape.sequences += static_cast<std::int64_t>(chunks.size());
+    shape.sampled = sampled;
+    shape.chunks = chunks;
+    return shape;
+}
+
+double us(const StepTimeModel& model, const StepShape& shape) {
+    return static_cast<double>(model.duration(shape).count()) / 1e3;
+}
+
+double norm(double a, double b, double p) {
+    return std::pow(std::pow(a, p) + std::pow(b, p), 1 / p);
+}
+
+/// The H100 row and Llama-2-7B's shape (plain multi-head attention), written out once more.
+struct H100 {
+    double eb = .863, ef = .8, t0 = 3.893, p = 2.751, et0 = 2.3, eeb = 1, at0 = 9.77, eb_d = .915, tb = 2.236, dl = 413.984,
+           ef_a = .739, w_a = .717, R = 64, te = .3, s0 = 20, s1 = .7, ar_a = 4.384, ar_a2 = .191, ar_e = .307, mt0 = 27.204,
+           meb = .819, mef = .537, mp = 1.501;
+    double B = 3350e3, F = 989e6, Lk = 450e3, SM = 132;
+    [[nodiscard]] double gemm(double m, double n, double k, double w = 2, double factor = 1) const {
+        return t0 + norm((w * n * k + 2 * m * (n + k)) / (B * eb), 2 * m * n * k / (F * factor * ef), p);
+    }
+    [[nodiscard]] double elementwise(double bytes, double kernels) const { return kernels * et0 + bytes / (B * eeb); }
+};
+
+/// A small deterministic sequence of integers for shapes.
+struct Sequence {
+    std::uint64_t state = 12345;
+    std::int64_t next(std::int64_t low, std::int64_t high) {
+        state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+        return low + static_cast<std::int64_t>((state >> 33) % static_cast<std::uint64_t>(high - low + 1));
+    }
+};
+
+}  // namespace
+
+TEST_CASE("round_step rounds half up, once, and never below 1 ns") {
+    CHECK(round_step(0).count() == 1);
+    CHECK(round_step(1.49).count() == 1);
+    CHECK(round_step(2.5).count() == 3);
+    CHECK(round_step(1e300).count() == (std::int64_t{1} << 62));
+    CHECK(round_step(std::nan("")).count() == (std::int64_t{1} << 62));
+}
+
+TEST_CASE("constant and affine") {
+    const Deployment none;
+    const auto constant = make("constant", none, "{model: constant, step: 10ms}");
+    CHECK(constant->duration(decode(7, 900)) == std::chrono::milliseconds(10));
+    CHECK(constant->default_api() == SimDuration::zero());
+    const auto affine =
+        make("affine", none, "{model: affine, c0: 5ms, per_token: 20us, per_sequence: 1us, per_context_token: 0.02us}");
+    CHECK(affine->duration(decode(3, 1000)).count() == 5'000'000 + 3 * 20'000 + 3 * 1'000 + 20'000);
+    const std::array<PrefillChunk, 1> chunk{{{100, 50}}};
+    CHECK(affine->duration(mixed(chunk, 3, 1000, 4)).count() == 5'000'000 + 103 * 20'000 + 4 * 1'000 + 1150 * 20);
+
+    CHECK(refusal("constant", none, "{model: constant}")[0].find("step") != std::string::npos);
+    CHECK(refusal("constant", none, "{model: constant, step: 10}").size() == 1);
+    CHECK(refusal("constant", none).size() == 1);
+    CHECK(refusal("affine", none, "{model: affine, c1: 5ms}").size() == 1);
+    CHECK(refusal("affine", none, "{model: affine}").size() == 1);
+    CHECK(refusal("table", none)[0].find("not supported by this version") != std::string::npos);
+    CHECK(refusal("rooflin", none)[0].find("roofline") != std::string::npos);
+    CHECK(refusal("fitted", none).size() == 2);
+    CHECK(refusal("fitted", deployment("Llama-3.1-8B", "MI300X"))[0].find("roofline") != std::string::npos);
+    CHECK(refusal("fitted", deployment("Llama-3.1-8B", "H100"), "{model: fitted, api: 8ms}").size() == 1);
+}
+
+TEST_CASE("decode step of a dense model, by hand") {
+    const auto m = make("fitted", deployment("Llama-2-7b-hf", "H100"));
+    const H100 g;
+    const double n = 6, T = 8, h = 4096, d = 128, H = 32, i = 11008, S = 3000;
+    const double layer = g.gemm(T, 3 * H * d, h) + g.gemm(T, h, H * d) + g.gemm(T, 2 * i, h) + g.gemm(T, h, i) +
+                         g.elementwise(2 * 8 * h * T + 4 * 2 * H * d * T + 6 * i * T, 4) + g.at0 +
+                         4 * H * d * S / (g.B * g.eb_d) + g.tb * n * H / g.SM;
+    const double step = 32 * layer + g.gemm(n, 32000, h) + g.s0 + g.s1 * n;
+    CHECK(us(*m, decode(6, 3000)) == doctest::Approx(step).epsilon(1e-6));
+    CHECK(m->default_api() == std::chrono::milliseconds(8));
+    CHECK(m->describe().find("h100") != std::string::npos);
+
+    Deployment synchronous = deployment("Llama-2-7b-hf", "H100");
+    synchronous.engine.async_scheduling = false;
+    CHECK(us(*make("fitted", synchronous), decode(6, 3000)) == doctest::Approx(step + 1000 + 22 * n).epsilon(1e-6));
+}
+
+TEST_CASE("mixed step of a dense model, by hand") {
+    const auto m = make("fitted", deployment("Llama-3.1-8B", "H100"));
+    const H100 g;
+    const double h = 4096, d = 128, H = 32, G = 8, i = 14336, S = 9000;
+    const std::array<PrefillChunk, 2> chunks{{{600, 100}, {20, 0}}};
+    const double T = 600 + 20 + 5;  // above 512: not padded
+    const double n = 7;
+    const auto chunk = [&](double s, double c) {
+        const double fill = std::min(1.0, H * std::ceil(s / 128) / g.SM);
+        return 4 * H * d * s * (c + s / 2 + g.dl) / (g.F * g.ef_a) / std::pow(fill, g.w_a);
+    };
+    const double attention = g.at0 + chunk(600, 100) + chunk(20, 0) +
+                             norm(4 * G * d * S / (g.B * g.eb_d), 4 * g.R * G * d * S / (g.F * g.ef_a), 2) +
+                             g.te * n * H * 5 / g.SM;
+    const double layer = g.gemm(T, (H + 2 * G) * d, h) + g.gemm(T, h, H * d) + g.gemm(T, 2 * i, h) + g.gemm(T, h, i) +
+                         g.elementwise(2 * 8 * h * T + 4 * (H + G) * d * T + 6 * i * T, 4) + attention;
+    const double step = 32 * layer + g.gemm(6, 128256, h) + g.s0 + g.s1 * 6;
+    CHECK(us(*m, mixed(chunks, 5, 9000, 6)) == doctest::Approx(step).epsilon(1e-6));
+}
+
+TEST_CASE("tensor parallelism: dimensions per GPU and two all-reduces a layer") {
+    const auto m = make("fitted", deployment("Llama-2-7b-hf", "H100", 4));
+    const H100 g;
+    const double n = 6, T = 8, h = 4096, d = 128, H = 8, i = 2752, S = 3000;
+    const double reduce = g.ar_a + g.ar_a2 * 2 + 2 * 3.0 / 4 * (2 * T * h) / (g.Lk * g.ar_e);
+    const double layer = g.gemm(T, 3 * H * d, h) + g.gemm(T, h, H * d) + g.gemm(T, 2 * i, h) + g.gemm(T, h, i) +
+                         g.elementwise(2 * 8 * h * T + 4 * 2 * H * d * T + 6 * i * T, 4) + g.at0 +
+                         4 * H * d * S / (g.B * g.eb_d) + g.tb * n * H / g.SM + 2 * reduce;
+    CHECK(us(*m, decode(6, 3000)) == doctest::Approx(32 * layer + g.gemm(n, 8000, h) + g.s0 + g.s1 * n).epsilon(1e-6));
+}
+
+TEST_CASE("experts, shared experts, qk-norm and fp8, by hand") {
+    ModelSpec spec = model("Qwen/Qwen3-30B-A3B");
+    spec.moe.shared_intermediate = 1024;
+    spec.moe.first_dense_layers = 1;
+    spec.dtype = "fp8";
+    Deployment dep = deployment(spec, "H100");
+    dep.kv_element_bytes = 1;
+    const auto m = make("fitted", dep);
+    const H100 g;
+    const double f = 1.5;  // the assumed fp8 factor
+    const double n = 30, T = 32, h = 2048, d = 128, H = 32, G = 4, i = 768, E = 128, k = 8, S = 50000;
+    const double touched = E * (1 - std::pow(1 - k / E, T));
+    const double experts =
+        g.mt0 +
+        norm((touched * 3 * h * i + 2 * T * k * (2 * h + 3 * i)) / (g.B * g.meb), 6 * T * k * h * i / (g.F * f * g.mef), g.mp) +
+        g.gemm(T, E, h) + g.gemm(T, 2048, h, 1, f) + g.gemm(T, h, 1024, 1, f);
+    const double attention = g.at0 + 2 * G * d * S / (g.B * g.eb_d) + g.tb * n * G / g.SM;
+    const double common = g.gemm(T, (H + 2 * G) * d, h, 1, f) + g.gemm(T, h, H * d, 1, f) + attention;
+    const double norms = 2 * 8 * h * T + 3 * 4 * (H + G) * d * T;
+    const double sparse = common + g.elementwise(norms, 5) + experts;
+    const double dense =
+        common + g.elementwise(norms + 6 * 6144 * T, 6) + g.gemm(T, 2 * 6144, h, 1, f) + g.gemm(T, h, 6144, 1, f);
+    const double step = 47 * sparse + dense + g.gemm(n, 151936, h) + g.s0 + g.s1 * n;
+    CHECK(us(*m, decode(30, 50000)) == doctest::Approx(step).epsilon(1e-6));
+}
+
+TEST_CASE("latent attention reads the latent once per token, whatever the TP") {
+    const auto slope = [](std::int64_t tp) {
+        return make("fitted", deployment("DeepSeek-V2-Lite", "H100", tp))->decode_line(8)->per_context_ns;
+    };
+    const H100 g;
+    const double read = 576 * 2 / (g.B * g.eb_d);
+    const double flop = 2 * 16 * (2 * 512 + 64) / (g.F * g.ef_a);
+    CHECK(slope(1) == doctest::Approx(27 * 1e3 * norm(read, flop, 2)));
+    CHECK(slope(16) == doctest::Approx(27 * 1e3 * norm(read, flop / 16, 2)));
+    CHECK(make("fitted", deployment("DeepSeek-V2-Lite", "H100"))->describe().find("latent attention derived") !=
+          std::string::npos);
+}
+
+TEST_CASE("tokens up to 512 are padded to the CUDA-graph sizes") {
+    const auto m = make("fitted", deployment("Qwen/Qwen3-30B-A3B", "H100"));
+    // Same padded T: only the unpadded head and the per-row terms differ, far less than the touched experts of one more token.
+    const auto base = [&](std::int64_t rows) { return m->decode_line(rows)->base_ns; };
+    CHECK(base(12) - base(9) < 0.2 * (base(9) - base(8)));
+    CHECK(base(4) - base(3) < 0.2 * (base(5) - base(4)));
+    CHECK(base(272) - base(258) < base(273) - base(272));
+}
+
+TEST_CASE("decode_line is duration() to the bit, for every GPU and model") {
+    Sequence sequence;
+    int checked = 0;
+    for (const std::string& card : catalog().gpu_names()) {
+        if (gpu(card).sm_count == 0) continue;
+        for (const char* name : {"Llama-3.1-8B", "Qwen/Qwen3-30B-A3B", "DeepSeek-V3", "opt-66b", "Qwen3-32B"}) {
+            const Deployment d = deployment(name, card, sequence.next(0, 1) == 0 ? 1 : 8);
+            for (const char* tier : {"", "roofline"}) {
+                const auto m = make(tier, d);
+                for (int i = 0; i < 40; ++i) {
+                    const std::int64_t rows = sequence.next(1, i < 30 ? 300 : 20000);
+                    const std::int64_t context = rows * sequence.next(1, 100000);
+                    const auto line = m->decode_line(rows);
+                    REQUIRE(line.has_value());
+                    CHECK(m->duration(decode(rows, context)) ==
+                          round_step(line->base_ns + line->per_context_ns * static_cast<double>(context)));
+                    ++checked;
+                }
+            }
+        }
+    }
+    const Deployment none;
+    const auto affine =
+        make("affine", none, "{model: affine, c0: 5ms, per_token: 20.3us, per_sequence: 1.7us, per_context_token: 0.0213us}");
+    for (int i = 0; i < 1000; ++i) {
+        const std::int64_t rows = sequence.next(1, 5000);
+        const std::int64_t context = sequence.next(1, 10'000'000);
+        const auto line = affine->decode_line(rows);
+        CHECK(affine->duration(decode(rows, context)) ==
+              round_step(line->base_ns + line->per_context_ns * static_cast<double>(context)));
+    }
+    CHECK(checked >= 5000);
+}
+
+TEST_CASE("a second object, or asking in another order, gives the same durations") {
+    const Deployment d = deployment("Qwen/Qwen3-30B-A3B", "H100", 2);
+    const auto forward = make("fitted", d);
+    const auto backward = make("fitted", d);
+    std::vector<SimDuration> up;
+    for (std::int64_t rows = 1; rows <= 700; rows += 3) up.push_back(forward->duration(decode(rows, rows * 100)));
+    for (std::int64_t rows = 700; rows >= 1; --rows) static_cast<void>(backward->decode_line(rows));
+    std::size_t at = 0;
+    for (std::int64_t rows = 1; rows <= 700; rows += 3) CHECK(backward->duration(decode(rows, rows * 100)) == up[at++]);
+}
+
+TEST_CASE("more work never takes less time") {
+    for (const char* name : {"Llama-3.1-8B", "Qwen/Qwen3-30B-A3B", "DeepSeek-V3"}) {
+        for (const char* card : {"H100", "L40S", "MI300X", "A100"}) {
+            const auto m = make("", deployment(name, card, 4));
+            SimDuration last{};
+            for (std::int64_t rows = 1; rows <= 1024; rows += 7) {
+                const SimDuration now = m->duration(decode(rows, 100000));
+                CHECK(now >= last);
+                last = now;
+            }
+            last = {};
+            for (std::int64_t context = 1000; context < 5'000'000; context *= 2) {
+                const SimDuration now = m->duration(decode(16, context));
+                CHECK(now >= last);
+                last = now;
+            }
+            last = {};
+            for (std::int64_t before = 0; before <= 65536; before += 4096) {
+                const std::array<PrefillChunk, 1> chunk{{{1024, before}}};
+                const SimDuration now = m->duration(mixed(chunk, 8, 8000, 9));
+                CHECK(now >= last);
+                last = now;
+            }
+            // One mixed batch is cheaper than its two halves apart.
+            const std::array<PrefillChunk, 1> chunk{{{512, 0}}};
+            CHECK(m->duration(mixed(chunk, 8, 8000, 9)) < m->duration(mixed(chunk, 0, 0, 1)) + m->duration(decode(8, 8000)));
+        }
+    }
+}
+
+TEST_CASE("a step whose decode rows are not all sampled costs no head for the others") {
+    const auto m = make("fitted", deployment("Llama-3.1-8B", "H100"));
+    StepShape shape = decode(8, 8000);
+    const double all = us(*m, shape);
+    shape.sampled = 7;
+    CHECK(us(*m, shape) < all);
+    CHECK(us(*m, shape) > all - 10);
+}
+
+TEST_CASE("the default model is the best tier there is") {
+    CHECK(make("", deployment("Llama-3.1-8B", "H100"))->describe().find("fitted:") == 0);
+    CHECK(make("", deployment("Llama-3.1-8B", "H100-PCIe"))->describe().find("same family") != std::string::npos);
+    CHECK(make("", deployment("Llama-3.1-8B", "MI300X"))->describe().find("roofline:") == 0);
+}
+
+TEST_CASE("decode at low load has the magnitude of the measured H100 runs") {
+    const auto data = shared_data();
+    if (data.empty()) return;
+    int seen = 0;
+    for (const Row& row : read_csv(data / "accuracy" / "train.csv")) {
+        if (row.at("dataset") != "1-inference-sim" || row.at("stage") != "0" || row.at("gpu") != "H100-SXM-80GB") continue;
+        const auto known = [&](const char* key) { return !row.at(key).empty(); };
+        if (!known("tpot_mean_ms") || !known("e2e_mean_ms") || !known("request_rate") || !known("output_len_mean")) continue;
+        config::Diagnostics diagnostics;
+        const auto spec = catalog().model(row.at("model"), {}, diagnostics);
+        if (!spec || !spec->unsupported().empty() || row.at("workload") == "reasoning") continue;
+        const auto m = make("fitted", deployment(*spec, "H100", std::stoll(row.at("tp"))));
+        const double tpot = std::stod(row.at("tpot_mean_ms"));
+        // Little's law gives the rows that decode at once; contexts are half-way through the output.
+        const double rows = std::stod(row.at("request_rate")) * std::stod(row.at("e2e_mean_ms")) / 1e3;
+        const double context = std::stod(row.at("prompt_len_mean")) + std::stod(row.at("output_len_mean")) / 2;
+        const auto n = std::max<std::int64_t>(1, std::llround(rows));
+        const double predicted = us(*m, decode(n, std::llround(static_cast<double>(n) * context))) / 1e3;
+        INFO(row.at("exp_id"), ": ", predicted, " ms, measured ", tpot);
+        CHECK(predicted == doctest::Approx(tpot).epsilon(0.2));
+        ++seen;
+    }
+    CHECK(seen >= 5);
+}
