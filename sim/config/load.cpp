@@ -248,7 +248,10 @@ private:
         const Mark at = mark_of(mark);
         refuse_tag(tag, at);
         if (expects_key()) {
-            diagnostics_.error(at, "a key must be plain text, not a list or a map");
+            // yaml-cpp takes a flow collection for a key also when its bracket is never closed.
+            diagnostics_.error(at, style == YAML::EmitterStyle::Flow
+                                       ? "a list or map cannot be a key; if it is a value, its bracket is not closed"
+                                       : "a list or map cannot be a key");
             throw Abandon{};
         }
         if (stack_.size() >= max_depth) too_deep(at);

@@ -272,14 +272,14 @@ public:
     }
 
 private:
-    /// digits * 10^exponent; at most 18 significant digits are kept, the rest cannot move a nanosecond.
+    /// digits * 10^exponent; 19 significant digits are kept, the rest cannot move a nanosecond.
     struct Decimal {
         std::uint64_t digits = 0;
         int exponent = 0;
     };
 
     Decimal decimal() {
-        constexpr std::uint64_t full = 100'000'000'000'000'000ULL;
+        constexpr std::uint64_t full = 1'000'000'000'000'000'000ULL;
         Decimal d;
         if (*p_ == '0' && p_ + 1 != end_ && is_digit(p_[1])) fail(p_, "a number must not start with 0");
         const auto take = [&](bool fraction) {

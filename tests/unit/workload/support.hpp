@@ -36,7 +36,10 @@ inline std::unique_ptr<LengthLaw> law(const std::string& text) {
 /// The first line of the only error, or every error if there are several.
 inline std::string only_error(const config::Diagnostics& diagnostics) {
     std::string all;
-    for (const std::string& e : diagnostics.errors()) all += (all.empty() ? "" : "\n") + e.substr(0, e.find('\n'));
+    for (const std::string& e : diagnostics.errors()) {
+        if (!all.empty()) all += '\n';
+        all.append(e, 0, e.find('\n'));
+    }
     return all;
 }
 

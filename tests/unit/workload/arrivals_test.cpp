@@ -1,0 +1,182 @@
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "unit/workload/support.hpp"
+
+using namespace kvsim;
+using test::drain;
+using test::ns;
+using test::workload;
+using test::workload_error;
+
+namespace {
+
+const std::string lengths =
+    "\nprompt_tokens: {distribution: lognormal, p50: 100, p90: 300}\noutput_tokens: {distribution: geometric, mean: 50}\n";
+
+std::vector<std::int64_t> times(const std::string& text, std::uint64_t seed = 1) {
+    std::vector<std::int64_t> out;
+    for (const Arrival& a : drain(*workload(text + lengths, seed))) out.push_back(ns(a));
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("constant arrivals come after each gap and do not drift") {
+    CHECK(times("requests: 3\narrivals: {process: constant, rate: 10/s}") ==
+          std::vector<std::int64_t>{100'000'000, 200'000'000, 300'000'000});
+    const auto thirds = times("requests: 300000\narrivals: {process: constant, rate: 3/s}");
+    for (std::size_t i = 2; i < thirds.size(); i += 3) {
+        if (thirds[i] != static_cast<std::int64_t>(i + 1) / 3 * 1'000'000'000) FAIL("at " << i << ": " << thirds[i]);
+    }
+    CHECK(thirds[0] == 333'333'333);
+    CHECK(thirds[1] == 666'666'667);
+}
+
+TEST_CASE("duration and requests: whichever ends first") {
+    CHECK(times("duration: 1s\narrivals: {process: constant, rate: 10/s}").size() == 10);
+    CHECK(times("duration: 1s\nrequests: 4\narrivals: {process: constant, rate: 10/s}").size() == 4);
+    CHECK(times("duration: 350ms\nrequests: 4\narrivals: {process: constant, rate: 10/s}").size() == 3);
+    CHECK(workload("requests: 4\narrivals: all_at_once" + lengths)->size_hint() == 4);
+    CHECK(!workload("requests: 4\nduration: 1s\narrivals: all_at_once" + lengths)->size_hint());
+}
+
+TEST_CASE("poisson gaps have mean and variance of an exponential") {
+    const auto t = times("requests: 40000\narrivals: {process: poisson, rate: 5/s}");
+    CHECK(static_cast<double>(t.back()) * 1e-9 == doctest::Approx(8000).epsilon(0.02));
+    double squares = 0;
+    for (std::size_t i = 0; i < t.size(); ++i) squares += std::pow(static_cast<double>(t[i] - (i ? t[i - 1] : 0)) * 1e-9, 2);
+    CHECK(squares / 40'000 == doctest::Approx(2.0 / 25).epsilon(0.04));
+    CHECK(t.front() > 0);
+}
+
+TEST_CASE("burstiness 1 is poisson and infinite burstiness is constant") {
+    CHECK(times("requests: 50\narrivals: {process: gamma, rate: 5/s}") ==
+          times("requests: 50\narrivals: {process: poisson, rate: 5/s}"));
+    CHECK(times("requests: 50\narrivals: {process: gamma, rate: 5/s, burstiness: inf}") ==
+          times("requests: 50\narrivals: {process: constant, rate: 5/s}"));
+    const auto bursty = times("requests: 40000\narrivals: {process: gamma, rate: 5/s, burstiness: 0.25}");
+    double squares = 0;
+    for (std::size_t i = 1; i < bursty.size(); ++i)
+        squares += std::pow(static_cast<double>(bursty[i] - bursty[i - 1]) * 1e-9, 2);
+    // Variance of a gap is mean^2 / burstiness.
+    CHECK(squares / 40'000 - 0.04 == doctest::Approx(0.16).epsilon(0.08));
+}
+
+TEST_CASE("rescale puts the last arrival exactly at n / rate") {
+    const auto plain = times("requests: 999\narrivals: {process: gamma, rate: 7/s, burstiness: 0.5}");
+    const auto t = times("requests: 999\narrivals: {process: gamma, rate: 7/s, burstiness: 0.5, rescale: true}");
+    CHECK(t.back() == 142'714'285'714);
+    const double factor = static_cast<double>(t.back()) / static_cast<double>(plain.back());
+    for (std::size_t i = 0; i < t.size(); ++i) {
+        if (std::abs(static_cast<double>(t[i]) - factor * static_cast<double>(plain[i])) > 2) FAIL("at " << i);
+        if (i > 0 && t[i] < t[i - 1]) FAIL("unsorted at " << i);
+    }
+    CHECK(workload_error("duration: 5s\narrivals: {process: poisson, rate: 7/s, rescale: true}" + lengths)
+              .find("rescale needs") != std::string::npos);
+}
+
+TEST_CASE("all at once, also by an infinite rate") {
+    CHECK(times("requests: 3\narrivals: all_at_once") == std::vector<std::int64_t>{0, 0, 0});
+    CHECK(times("requests: 3\narrivals: {process: poisson, rate: inf}") == std::vector<std::int64_t>{0, 0, 0});
+    CHECK(times("requests: 3\nmax_concurrency: 2") == std::vector<std::int64_t>{0, 0, 0});
+    CHECK(workload_error("duration: 3s\narrivals: all_at_once" + lengths).find("needs requests") != std::string::npos);
+}
+
+TEST_CASE("rate_scale multiplies the rate and keeps the draws") {
+    const auto slow = times("requests: 100\narrivals: {process: poisson, rate: 5/s}");
+    const auto fast = times("requests: 100\nrate_scale: 2\narrivals: {process: poisson, rate: 5/s}");
+    for (std::size_t i = 0; i < slow.size(); ++i) CHECK(std::abs(slow[i] - 2 * fast[i]) <= 1);
+    const auto info =
+        configured_arrivals(test::workload_config("rate_scale: 2\narrivals: {process: gamma, rate: 5/s, burstiness: 0.5}"));
+    REQUIRE(info);
+    CHECK(info->rate == 10);
+    CHECK(info->burstiness == 0.5);
+    CHECK(std::isinf(configured_arrivals(test::workload_config("arrivals: all_at_once"))->rate));
+    CHECK(!configured_arrivals(test::workload_config("trace: {path: x}")));
+}
+
+TEST_CASE("request i is the same request whatever the arrivals") {
+    const auto a = drain(*workload("requests: 50\narrivals: {process: poisson, rate: 5/s}" + lengths));
+    const auto b = drain(*workload("requests: 80\narrivals: all_at_once" + lengths));
+    const auto c = drain(*workload("requests: 50\narrivals: all_at_once" + lengths, 2));
+    int differing = 0;
+    std::set<std::uint64_t> bases;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        CHECK(a[i].prompt_tokens == b[i].prompt_tokens);
+        CHECK(a[i].output_tokens == b[i].output_tokens);
+        CHECK(a[i].prompt.empty());
+        differing += a[i].prompt_tokens != c[i].prompt_tokens;
+        bases.insert(a[i].output_base);
+    }
+    CHECK(differing > 40);
+    CHECK(bases.size() == a.size());
+}
+
+TEST_CASE("shared prefixes come before the request's own tokens") {
+    const auto plain = drain(*workload("requests: 2000\narrivals: all_at_once" + lengths));
+    const auto shared =
+        drain(*workload("requests: 2000\narrivals: all_at_once\nprefix: {groups: 4, tokens: {distribution: uniform, min: 50, "
+                        "max: 5000}, share: 0.5}" +
+                        lengths));
+    std::map<std::uint64_t, std::int64_t> groups;
+    std::set<std::uint64_t> own;
+    int with = 0;
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+        const Arrival& a = shared[i];
+        std::int64_t total = 0;
+        for (const TokenRun& run : a.prompt) total += run.count;
+        CHECK(total == a.prompt_tokens);
+        CHECK(a.prompt.back().count == plain[i].prompt_tokens);
+        CHECK(a.output_tokens == plain[i].output_tokens);
+        CHECK(own.insert(a.prompt.back().first).second);
+        CHECK(own.insert(a.output_base).second);
+        if (a.prompt.size() == 2) {
+            ++with;
+            // One length per group.
+            CHECK(groups.try_emplace(a.prompt[0].first, a.prompt[0].count).first->second == a.prompt[0].count);
+        }
+    }
+    CHECK(std::abs(with - 1000) < 5 * std::sqrt(500));
+    CHECK(groups.size() == 4);
+    std::set<std::int64_t> sizes;
+    for (const auto& [base, count] : groups) sizes.insert(count);
+    CHECK(sizes.size() == 4);
+}
+
+TEST_CASE("token ids of different owners do not overlap") {
+    constexpr std::uint64_t longest = static_cast<std::uint64_t>(max_request_tokens);
+    CHECK(own_prompt_base(5) + longest < own_output_base(5));
+    CHECK(own_output_base(5) + longest < own_prompt_base(6));
+    CHECK(own_output_base(UINT32_MAX) + longest > own_output_base(UINT32_MAX));
+    CHECK(prefix_base(7) + longest < prefix_base(8));
+    CHECK(prefix_base(max_prefix_groups - 1) + longest < own_prompt_base(0));
+    CHECK(trace_ids_end <= prefix_base(0));
+}
+
+TEST_CASE("workloads that are wrong") {
+    const std::string good = "arrivals: {process: poisson, rate: 1/s}" + lengths;
+    CHECK(workload_error(good).find("needs requests or duration") != std::string::npos);
+    CHECK(workload_error("requests: 5" + lengths).find("needs arrivals") != std::string::npos);
+    CHECK(workload_error("requests: 5\narrivals: {process: poisson, rate: 0/s}" + lengths).find("t.yaml:2:36: error: rate") ==
+          0);
+    CHECK(workload_error("requests: 5\narrivals: {process: poisson, rate: 5}" + lengths).find("t.yaml:2:36: error: rate") == 0);
+    CHECK(workload_error("requests: 5\narrivals: {process: poison, rate: 5/s}" + lengths) ==
+          "t.yaml:2:21: error: unknown arrival process 'poison'; did you mean 'poisson'?");
+    CHECK(workload_error("requests: 5\narrivals: {process: gamma, rate: 5/s, burstiness: 0}" + lengths).find("t.yaml:2:51") ==
+          0);
+    CHECK(workload_error("requests: 5\narrivals: poisson" + lengths).find("lacks the key 'rate'") != std::string::npos);
+    CHECK(workload_error("requests: 5\n" + good + "prefix: {groups: 0, tokens: 5}").find("groups") != std::string::npos);
+    CHECK(workload_error("requests: 5\n" + good + "prefix: {groups: 3}").find("lacks the key 'tokens'") != std::string::npos);
+    CHECK(workload_error("requests: 5\n" + good + "prefix: {tokens: {distribution: uniform, min: 2, max: 1}}")
+              .find("prefix.tokens: min 2 is above max 1") != std::string::npos);
+}
+
+TEST_CASE("arrivals beyond the clock are the user's error") {
+    auto w = workload("requests: 5\nrate_scale: 1e-12\narrivals: {process: constant, rate: 1000/s}" + lengths);
+    Arrival a;
+    for (int i = 0; i < 3; ++i) w->pop(a);
+    CHECK_THROWS_AS(w->pop(a), UserError);
+    CHECK_THROWS_AS(workload("requests: 5\nrate_scale: 1e-15\narrivals: {process: constant, rate: 1/h}" + lengths), UserError);
+}
