@@ -88,8 +88,10 @@ std::string excerpt(std::string_view text, std::size_t max_bytes) {
         text = text.substr(0, end);
     }
     std::string out(text);
+    const bool broken = find_invalid_utf8(text) != std::string_view::npos;
     for (char& c : out) {
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+        const auto byte = static_cast<unsigned char>(c);
+        if (byte < 0x20 || byte == 0x7F || (broken && byte >= 0x80)) c = '?';
     }
     return cut ? out + "..." : out;
 }

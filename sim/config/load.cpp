@@ -479,7 +479,8 @@ void apply_set(Value& root, std::string_view assignment, Diagnostics& diagnostic
 
     Value* at = &root;
     for (std::size_t i = 0; i < steps.size(); ++i) {
-        const auto& [key, offset] = steps[i];
+        const std::string& key = steps[i].first;
+        const std::size_t offset = steps[i].second;
         if (at->is_null()) {
             at->kind = Value::Kind::map;
             at->mark = mark_at(offset);

@@ -20,7 +20,8 @@ std::string decimals(double value, int digits);
 /// word's length; otherwise empty.
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates);
 
-/// User text made safe for a one-line message: control characters as '?', cut after `max_bytes` (at a character) with "...".
+/// User text made safe for a one-line message: control characters and bytes that are not UTF-8 as '?', cut after `max_bytes`
+/// (at a character) with "...".
 std::string excerpt(std::string_view text, std::size_t max_bytes = 60);
 
 /// Where the first byte that is not valid UTF-8 stands; npos if all are.

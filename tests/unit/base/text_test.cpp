@@ -65,6 +65,7 @@ TEST_CASE("excerpt makes text safe for one line and cuts at characters") {
     CHECK(excerpt("plain") == "plain");
     CHECK(excerpt("a\tb\nc\x1B[31m") == "a?b?c?[31m");
     CHECK(excerpt("abcdef", 3) == "abc...");
+    CHECK(excerpt("a\xFF") == "a?");
     CHECK(excerpt("aéé", 4) == "aé...");
 }
 

@@ -136,7 +136,7 @@ TEST_CASE("durations have a unit") {
                                                                   {"0.6ns", 1},
                                                                   {"20min", 1'200'000'000'000},
                                                                   {".5h", 1'800'000'000'000}};
-    for (const auto& [text, ns] : table) CHECK_MESSAGE(good<SimDuration>(text).count() == ns, text);
+    for (const auto& row : table) CHECK_MESSAGE(good<SimDuration>(row.first).count() == row.second, row.first);
     CHECK(good<FineDuration>("0.02us").ns == doctest::Approx(20));
     CHECK(good<FineDuration>("0.25ns").ns == 0.25);
 
@@ -180,7 +180,7 @@ TEST_CASE("sizes: GB is not GiB, a bare integer only under ..._bytes") {
         {"1B", 1},      {"1kB", 1'000},    {"1MB", 1'000'000},        {"80GB", 80'000'000'000},    {"1TB", 1'000'000'000'000},
         {"1KiB", 1024}, {"1MiB", 1 << 20}, {"80GiB", 85'899'345'920}, {"1TiB", 1'099'511'627'776}, {"12.3GiB", 13'207'024'435},
         {"0.5 kB", 500}};
-    for (const auto& [text, bytes] : table) CHECK_MESSAGE(good<Bytes>(text).count() == bytes, text);
+    for (const auto& row : table) CHECK_MESSAGE(good<Bytes>(row.first).count() == row.second, row.first);
     CHECK(good<Bytes>("4096", any, "kv_cache_memory_bytes").count() == 4096);
     CHECK(good<Bytes>("12.3GiB", any, "kv_cache_memory_bytes").count() == 13'207'024'435);
     CHECK(bad<Bytes>("4096", any, "memory") == "memory needs a unit: write `4096GiB`");

@@ -252,7 +252,9 @@ TEST_CASE("ranges are checked where they are written") {
         {"name: ''", "name must not be empty"},
         {"model:", "model has no value"},
     };
-    for (const auto& [section, message] : table) {
+    for (const auto& row : table) {
+        const std::string& section = row.first;
+        const std::string& message = row.second;
         const std::string said = section_complaints(section);
         CHECK_MESSAGE(contains(said, message), section << " -> " << said);
         CHECK_MESSAGE(said.starts_with("t.yaml:2:"), said);
