@@ -8,7 +8,6 @@
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/file.hpp"
 #include "kvsim/engine/engine.hpp"
-#include "kvsim/engine/replica.hpp"
 
 namespace kvsim {
 namespace {
@@ -138,8 +137,10 @@ public:
                 step = std::max(step, requests[next].arrival_step);
                 in_flight = false;
             }
-            for (; next < requests.size() && requests[next].arrival_step <= step; ++next)
-                engine_.enqueue(requests[next].request);
+            for (; next < requests.size() && requests[next].arrival_step <= step; ++next) {
+                NewRequest request = requests[next].request;
+                engine_.enqueue(request);
+            }
 
             engine_.schedule(current_, SimTime{});
             current_.step = step;

@@ -21,7 +21,7 @@ Engine::Engine(const EngineArgs& args, EngineListener& listener)
     KVSIM_CHECK(args.num_gpu_blocks >= 1 && args.block_size >= 1 && args.max_num_seqs >= 1, "engine arguments were checked");
 }
 
-void Engine::enqueue(NewRequest request) {
+void Engine::enqueue(NewRequest& request) {
     LiveRequest live;
     live.id = request.id;
     live.priority = request.priority;
@@ -246,6 +246,24 @@ void Engine::check_invariants() const {
     KVSIM_CHECK(held.reserved == held_.reserved && held.internal == held_.internal,
                 "the waste shares are sums over running requests");
 #endif
+}
+
+void fill_scheduled(StepRecord& record, const Engine& engine, const Batch& batch) {
+    record.step = batch.step;
+    for (const BatchRow& row : batch.rows) {
+        const LiveRequest& request = engine.request(row.slot);
+        record.scheduled.push_back(
+            {request.id, row.tokens, row.computed, row.kind, {request.table.begin() + row.blocks_from, request.table.end()}});
+    }
+    record.total_tokens = batch.shape.tokens;
+    record.preempted = batch.preempted;
+    record.free_after_schedule = engine.kv().free();
+}
+
+void fill_updated(StepRecord& record, const Engine& engine) {
+    record.free_after_update = engine.kv().free();
+    for (const Slot slot : engine.running()) record.running.push_back(engine.request(slot).id);
+    for (const Slot slot : engine.waiting().in_order()) record.waiting.push_back(engine.request(slot).id);
 }
 
 }  // namespace kvsim

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kvsim/base/check.hpp"
-#include "kvsim/engine/replica.hpp"
 
 namespace kvsim {
 namespace {
@@ -23,10 +22,11 @@ bool FastEngine::handles(const EngineArgs& args) {
            args.max_num_batched_tokens >= args.max_num_seqs && args.block_size <= 4096 && args.max_model_len <= 0x3fffffff;
 }
 
-FastEngine::FastEngine(const EngineArgs& args, EngineListener& listener, Integrals& integrals)
+FastEngine::FastEngine(const EngineArgs& args, EngineListener& listener, Integrals& integrals, TokenMeter& tokens)
     : args_(args),
       listener_(listener),
       integrals_(integrals),
+      tokens_(tokens),
       kv_(args.num_gpu_blocks - 1, args.block_size, args.enable_prefix_caching),
       watermark_blocks_(static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)))),
       phases_(static_cast<std::size_t>(args.block_size)),
@@ -58,7 +58,7 @@ FastEngine::List& FastEngine::phase_list(const Live& live) {
 
 // ---- requests come
 
-void FastEngine::enqueue(NewRequest request) {
+void FastEngine::enqueue(NewRequest& request) {
     Slot slot = static_cast<Slot>(lives_.size());
     if (free_slots_.empty()) {
         lives_.push_back(std::make_unique<Live>());
@@ -85,7 +85,7 @@ void FastEngine::enqueue(NewRequest request) {
     ++unfinished_;
     outstanding_ += live.prompt + live.max_tokens - 1;
     if (waiting_.empty()) steady_ = false;  // a head that was not looked at yet
-    waiting_.push_back(slot);
+    waiting_.push_back() = slot;
 }
 
 // ---- one step
@@ -298,7 +298,7 @@ void FastEngine::preempt(Batch& batch) {
     outstanding_ += live.computed;
     live.computed = 0;
     live.state = State::preempted;
-    waiting_.push_front(slot);
+    waiting_.push_front() = slot;
     batch.preempted.push_back(live.id);
     listener_.on_preempted(live.id);
 }
@@ -325,11 +325,11 @@ void FastEngine::leave_running(Live& live, std::int64_t registered_tokens) {
 
 void FastEngine::update(const Batch& batch, SimTime now) {
     now_ = now;
-    if (batch.decoders > 0) listener_.on_next_tokens(batch.decoders, batch.measured_decoders, now - last_update_, now);
+    if (batch.decoders > 0) tokens_.next(batch.decoders, batch.measured_decoders, now - last_update_, now);
     for (const Slot slot : batch.completing) {
         Live& live = *lives_[slot];
         if (live.has_token) {
-            listener_.on_next_tokens(1, live.measured ? 1 : 0, now - live.last_token, now);
+            tokens_.next(1, live.measured ? 1 : 0, now - live.last_token, now);
         } else {
             live.has_token = true;
             listener_.on_first_token(live.id, now);
@@ -359,7 +359,9 @@ void FastEngine::finish(Slot slot) {
     } else {
         KVSIM_CHECK(live.state == State::preempted,
                     "a request that finishes runs, or was preempted with its last token in flight");
-        waiting_.erase(std::find(waiting_.begin(), waiting_.end(), slot));
+        std::size_t at = 0;
+        while (waiting_[at] != slot) ++at;
+        waiting_.erase(at);
         kv_.forget(live.kv);
         outstanding_ -= live.prompt + live.max_tokens - 1;
     }
@@ -371,76 +373,92 @@ void FastEngine::finish(Slot slot) {
     KVSIM_CHECK(unfinished_ > 0 || used_blocks() == 0, "an empty engine holds no KV");
 }
 
-void FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, const StepTimeModel& step_time,
-                           Integrator& integrator, Integrals& integrals, Counters& counters) {
+SimDuration FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTime integrated, SimTime horizon,
+                                  const StepTimeModel& step_time, Integrals& integrals, Counters& counters) {
     // Both batches of the queue must be plain decode steps, and nobody may finish in them.
-    const std::int64_t depth = next ? 1 : 0;
-    if (!steady_ || decoders_ == 0 || current.shape.sequences != decoders_ || current.decoders != decoders_) return;
-    if (next && (next->shape.sequences != decoders_ || next->decoders != decoders_)) return;
-    std::int64_t k = batch_ - 1 - depth;  // the batch in progress
-    if (bucket(k).count > 0 || (next && bucket(k + 1).count > 0)) return;
+    if (current.shape.sequences != decoders_ || current.decoders != decoders_) return {};
+    if (next && (next->shape.sequences != decoders_ || next->decoders != decoders_)) return {};
+    if (bucket(batch_ - 1).count > 0 || (next && bucket(batch_ - 2).count > 0)) return {};
 
     const std::optional<DecodeLine> line = step_time.decode_line(decoders_);
+    const std::int64_t rows = decoders_;
+    const SimTime start = integrated;
     Batch& newest = next ? *next : current;
-    std::int64_t free = kv_.free();
-    std::int64_t steps = 0;
-    SimDuration pending = next ? next->duration : SimDuration{};
-    SimDuration last = newest.duration;
-    SimDuration flying = current.duration;
     StepShape shape = newest.shape;
+    SimDuration pending = newest.duration;
+    SimDuration flying = current.duration;
+    SimDuration stepping{};
+    Int128 used_dt = 0;
+    Int128 held_dt = 0;
+    std::int64_t free = kv_.free();
+    std::int64_t held_slots = held().reserved;
+    std::int64_t steps = 0;
+    auto phase = static_cast<std::size_t>(batch_ % args_.block_size);
     while (end < horizon) {
-        const List& crossers = phases_[static_cast<std::size_t>(batch_ % args_.block_size)];
-        if (crossers.count > free || bucket(batch_).count > 0) break;
-        // The results of batch k arrive at `end`...
-        integrator.advance(end);
-        listener_.on_next_tokens(decoders_, measured_decoders_, end - last_update_, end);
+        const std::int64_t crossers = phases_[phase].count;
+        if (crossers > free || bucket(batch_).count > 0) break;
+        if (++phase == phases_.size()) phase = 0;
+        // The results of the batch in progress arrive at `end`...
+        const std::int64_t dt = (end - integrated).count();
+        used_dt += static_cast<Int128>(kv_.usable() - free) * dt;
+        held_dt += static_cast<Int128>(held_slots) * dt;
+        integrated = end;
+        tokens_.next(rows, measured_decoders_, end - last_update_, end);
         last_update_ = end;
         // ... and batch_ is scheduled at the same instant.
         scheduled_at_[static_cast<std::size_t>(batch_) & scheduled_mask_] = end;
-        free -= crossers.count;
-        table_blocks_ += crossers.count;
-        shape.decode_context = decode_context_ + decoders_;
-        last = line ? round_step(line->base_ns + line->per_context_ns * static_cast<double>(shape.decode_context))
-                    : step_time.duration(shape);
-        decode_context_ += decoders_;
-        computed_ += decoders_;
-        integrals.stepping += last;
-        flying = next ? pending : last;
-        end += flying;
-        pending = last;
         ++batch_;
-        ++k;
         ++steps;
-        integrator.state.used_blocks = kv_.usable() - free;
-        integrator.state.held = held();
+        free -= crossers;
+        held_slots += crossers * args_.block_size - rows;
+        decode_context_ += rows;
+        shape.decode_context = decode_context_;
+        const SimDuration price = line ? round_step(line->base_ns + line->per_context_ns * static_cast<double>(decode_context_))
+                                       : step_time.duration(shape);
+        stepping += price;
+        flying = next ? pending : price;
+        end += flying;
+        pending = price;
     }
-    if (steps == 0) return;
-    kv_.take(kv_.free() - free);
-    integrals.blocks_used_peak = std::max(integrals.blocks_used_peak, used_blocks());
-    outstanding_ -= steps * decoders_;
+    if (steps == 0) return {};
+
+    const std::int64_t taken = kv_.free() - free;
+    kv_.take(taken);
+    table_blocks_ += taken;
+    computed_ += steps * rows;
+    outstanding_ -= steps * rows;
     step_ += steps;
-    counters.steps += steps;
-    counters.rows += steps * decoders_;
-    counters.tokens += steps * decoders_;
     now_ = last_update_;
+    integrals.stepping += stepping;
+    integrals.blocks_used_dt += used_dt;
+    integrals.slots_token_dt += used_dt * args_.block_size - held_dt;
+    integrals.slots_reserved_dt += held_dt;
+    integrals.blocks_used_peak = std::max(integrals.blocks_used_peak, used_blocks());
+    counters.steps += steps;
+    counters.rows += steps * rows;
+    counters.tokens += steps * rows;
     newest.shape = shape;
-    newest.duration = last;
+    newest.duration = pending;
     newest.step = step_ - 1;
     newest.number = batch_ - 1;
     if (next) {
         // Steps one apart differ only in their context, number and duration.
         current.shape = shape;
-        current.shape.decode_context -= decoders_;
+        current.shape.decode_context -= rows;
         current.number = batch_ - 2;
         current.step = step_ - 2;
         current.duration = flying;
     }
+    return integrated - start;
 }
 
 /// A stalled engine runs nothing: whoever is left waits.
 std::vector<std::pair<RequestId, std::int64_t>> FastEngine::left_over() const {
     std::vector<std::pair<RequestId, std::int64_t>> out;
-    for (const Slot slot : waiting_) out.emplace_back(lives_[slot]->id, lives_[slot]->outputs);
+    for (std::size_t i = 0; i < waiting_.size(); ++i) {
+        const Live& live = *lives_[waiting_[i]];
+        out.emplace_back(live.id, live.outputs);
+    }
     return out;
 }
 

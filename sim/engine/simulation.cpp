@@ -4,44 +4,41 @@
 #include "kvsim/engine/simulation.hpp"
 
 #include <algorithm>
-#include <deque>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kvsim/base/check.hpp"
-#include "kvsim/engine/fast_engine.hpp"
+#include "kvsim/base/ring.hpp"
 #include "kvsim/engine/replica.hpp"
+#include "kvsim/engine/token_meter.hpp"
 
 namespace kvsim {
 namespace {
 
+template <class AnyEngine>
 class Simulation final : private EngineListener {
 public:
     Simulation(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload)
-        : options_(options), router_(router), workload_(workload), loads_(static_cast<std::size_t>(options.replicas)) {
+        : options_(options),
+          router_(router),
+          workload_(workload),
+          closed_loop_(options.max_concurrency.has_value() || workload.closed_loop()),
+          tokens_(out_, options.warmup_time.has_value() || options.warmup_requests.has_value()),
+          loads_(static_cast<std::size_t>(options.replicas)) {
         out_.usable_blocks = options.engine.num_gpu_blocks - 1;
         out_.block_size = options.engine.block_size;
         out_.replicas = options.replicas;
-        closed_loop_ = options.max_concurrency.has_value() || workload.closed_loop();
-        cut_ = options.warmup_time.has_value() || options.warmup_requests.has_value();
         if (const auto n = workload.size_hint()) out_.requests.reserve(static_cast<std::size_t>(*n));
-        EngineListener& listener = *this;
-        const bool fast = use_fast_form();
-        for (std::int64_t i = 0; i < options.replicas; ++i) {
-            if (fast) {
-                replicas_.push_back(make_fast_replica(options.engine, step_time, listener, out_.integrals, out_.counters));
-                continue;
-            }
-            Replica::StepSink sink;
-            if (options.on_step) sink = [this, i](const StepRecord& record) { options_.on_step(i, record); };
-            replicas_.push_back(
-                make_replica(options.engine, step_time, listener, out_.integrals, out_.counters, std::move(sink)));
-        }
+        for (std::int64_t i = 0; i < options.replicas; ++i) add_replica(i, step_time);
+        look_up_arrival();
     }
 
     Outcome run() {
         for (SimTime next = next_time(); next != never; next = next_time()) {
             KVSIM_CHECK(next >= now_, "time never goes backwards");
-            sample_timeline(next);
+            if (next > next_sample_) sample_timeline(next);
             move_clock(next);
             finish_steps();
             take_arrivals();
@@ -54,13 +51,26 @@ public:
     }
 
 private:
+    using ReplicaType = Replica<AnyEngine>;
+
+    void add_replica(std::int64_t index, const StepTimeModel& step_time) {
+        EngineListener& listener = *this;
+        typename ReplicaType::StepSink sink;
+        if (options_.on_step) sink = [this, index](const StepRecord& record) { options_.on_step(index, record); };
+        if constexpr (std::is_same_v<AnyEngine, FastEngine>) {
+            replicas_.push_back(std::make_unique<ReplicaType>(options_.engine, listener, step_time, out_.integrals,
+                                                              out_.counters, std::move(sink), out_.integrals, tokens_));
+        } else {
+            replicas_.push_back(std::make_unique<ReplicaType>(options_.engine, listener, step_time, out_.integrals,
+                                                              out_.counters, std::move(sink)));
+        }
+    }
+
     // Order of equal times: results, then arrivals, then step starts, so that a step sees everything that is known at its
     // instant.
     [[nodiscard]] SimTime next_time() {
         SimTime next = joining_.empty() ? never : joining_.front().at;
-        if (may_issue()) {
-            if (const auto arrival = workload_.next_time()) next = std::min(next, std::max(now_, *arrival));
-        }
+        if (may_issue()) next = std::min(next, std::max(now_, next_arrival()));
         for (const auto& replica : replicas_) next = std::min(next, replica->next_time());
         return next;
     }
@@ -79,15 +89,10 @@ private:
             Joining& next = joining_.front();
             --loads_[next.replica].requests;
             loads_[next.replica].tokens -= next.request.prompt + next.request.max_tokens - 1;
-            replicas_[next.replica]->enqueue(std::move(next.request), now_);
+            replicas_[next.replica]->enqueue(next.request, now_);
             joining_.pop_front();
         }
-        for (;;) {
-            if (!may_issue()) break;
-            const auto intended = workload_.next_time();
-            if (!intended || *intended > now_) break;
-            take_arrival();
-        }
+        while (may_issue() && next_arrival() <= now_) take_arrival();
     }
 
     void start_steps() {
@@ -98,13 +103,11 @@ private:
     /// or sample.
     void run_ahead() {
         SimTime horizon = joining_.empty() ? never : joining_.front().at;
-        if (may_issue()) {
-            if (const auto arrival = workload_.next_time()) horizon = std::min(horizon, *arrival);
-        }
-        if (options_.timeline_interval > SimDuration::zero()) horizon = std::min(horizon, next_sample_ + SimDuration(1));
+        if (may_issue()) horizon = std::min(horizon, next_arrival());
+        if (next_sample_ != never) horizon = std::min(horizon, next_sample_ + SimDuration(1));
         if (replicas_.size() == 1) return replicas_.front()->run_ahead(horizon);
         // Tokens are counted second by second over all replicas.
-        if (started_) horizon = std::min(horizon, second_end(now_));
+        if (started_) horizon = std::min(horizon, tokens_.end_of_second(now_));
         for (const auto& replica : replicas_) {
             SimTime until = horizon;
             if (closed_loop_) {  // what finishes elsewhere may bring an arrival forward
@@ -116,22 +119,19 @@ private:
         }
     }
 
-    /// End of the second, counted from the first arrival, in which `now` falls.
-    [[nodiscard]] SimTime second_end(SimTime now) const {
-        return out_.first_arrival + ((now - out_.first_arrival) / std::chrono::seconds(1) + 1) * std::chrono::seconds(1);
-    }
-
-    [[nodiscard]] bool use_fast_form() const {
-        const bool possible = !options_.on_step && FastEngine::handles(options_.engine) &&
-                              (!options_.engine.enable_prefix_caching || workload_.outputs_are_private());
-        KVSIM_CHECK(options_.form != EngineForm::fast || possible, "the fast form was asked for where it is not exact");
-        return possible && options_.form != EngineForm::per_request;
-    }
-
+    // ---- arrivals
     [[nodiscard]] bool may_issue() const { return !options_.max_concurrency || in_system_ < *options_.max_concurrency; }
+
+    /// Intended time of the workload's next request, or never. An open loop's is known until it is taken.
+    [[nodiscard]] SimTime next_arrival() {
+        if (closed_loop_) look_up_arrival();
+        return upcoming_;
+    }
+    void look_up_arrival() { upcoming_ = workload_.next_time().value_or(never); }
 
     void take_arrival() {
         workload_.pop(arrival_);
+        look_up_arrival();
         if (!started_) begin();
         const auto id = static_cast<RequestId>(out_.requests.size());
         ++out_.counters.arrivals;
@@ -152,7 +152,7 @@ private:
             reject(id);
         }
         out_.counters.waiting_at_last_arrival = 0;
-        for (const auto& replica : replicas_) { out_.counters.waiting_at_last_arrival += replica->state().waiting; }
+        for (const auto& replica : replicas_) out_.counters.waiting_at_last_arrival += replica->waiting_count();
     }
 
     /// Routes a request that fits; it joins its replica's queue when the front end is done with it.
@@ -162,22 +162,25 @@ private:
         ++in_system_;
         out_.counters.max_in_system = std::max(out_.counters.max_in_system, in_system_);
 
-        NewRequest request;
+        const bool at_once = options_.api <= SimDuration::zero();
+        Joining& joining = at_once ? at_once_ : joining_.push_back();
+        joining.at = now_ + options_.api;
+        joining.replica = target;
+        NewRequest& request = joining.request;
         request.id = id;
         request.priority = arrival_.priority;
         request.arrival_rank = now_.time_since_epoch().count();
         request.tie_id = arrival_.external_id;
         request.prompt = arrival_.prompt_tokens;
         request.max_tokens = std::min(arrival_.output_tokens, options_.engine.max_model_len - arrival_.prompt_tokens);
-        request.content = arrival_.prompt;
+        request.content.swap(arrival_.prompt);
         request.output_base = arrival_.output_base;
         request.measured = record.measured;
-        if (options_.api > SimDuration::zero()) {
+        if (at_once) {
+            replicas_[target]->enqueue(request, now_);
+        } else {
             ++loads_[target].requests;
             loads_[target].tokens += request.prompt + request.max_tokens - 1;
-            joining_.push_back({now_ + options_.api, target, std::move(request)});
-        } else {
-            replicas_[target]->enqueue(std::move(request), now_);
         }
     }
 
@@ -185,7 +188,7 @@ private:
         if (replicas_.size() == 1) return 0;
         std::vector<ReplicaLoad> loads = loads_;  // those still in the front end
         for (std::size_t i = 0; i < replicas_.size(); ++i) {
-            const Replica::State state = replicas_[i]->state();
+            const ReplicaState state = replicas_[i]->state();
             loads[i].requests += state.unfinished;
             loads[i].tokens += state.outstanding_tokens;
         }
@@ -198,6 +201,7 @@ private:
         started_ = true;
         out_.first_arrival = now_;
         out_.end = now_;
+        tokens_.start(now_);
         for (const auto& replica : replicas_) replica->begin(now_);
         if (options_.timeline_interval > SimDuration::zero()) {
             const std::int64_t interval = options_.timeline_interval.count();
@@ -251,12 +255,10 @@ private:
     }
     void on_first_token(RequestId id, SimTime now) override {
         out_.requests[id].ttft = now - out_.requests[id].arrival;
-        count_tokens(1, now);
+        tokens_.add(1, now);
     }
     void on_next_tokens(std::int64_t count, std::int64_t measured, SimDuration gap, SimTime now) override {
-        if (measured > 0) out_.itl.add(gap.count(), measured);
-        if (cut_) out_.itl_all.add(gap.count(), count);
-        count_tokens(count, now);
+        tokens_.next(count, measured, gap, now);
     }
     void on_finished(RequestId id, std::int64_t outputs, SimTime now) override {
         RequestRecord& record = out_.requests[id];
@@ -269,24 +271,13 @@ private:
         workload_.finished(id, now);
     }
 
-    /// Tokens by second since the first arrival.
-    void count_tokens(std::int64_t count, SimTime now) {
-        if (now >= bucket_end_) {
-            bucket_end_ = second_end(now);
-            bucket_tokens_ = 0;
-        }
-        bucket_tokens_ += count;
-        out_.counters.max_output_tokens_per_s = std::max(out_.counters.max_output_tokens_per_s, bucket_tokens_);
-    }
-
     // ---- samples, progress, the end
     /// The state before `next` is the state after every event up to then: it holds at each multiple of the interval in between,
     /// from the first arrival on.
     void sample_timeline(SimTime next) {
-        if (options_.timeline_interval <= SimDuration::zero() || !started_) return;
         for (; next_sample_ < next; next_sample_ += options_.timeline_interval) {
             for (std::size_t i = 0; i < replicas_.size(); ++i) {
-                const Replica::State state = replicas_[i]->state();
+                const ReplicaState state = replicas_[i]->state();
                 TimelineSample& s = out_.timeline.emplace_back();
                 s.at = next_sample_;
                 s.replica = static_cast<std::int32_t>(i);
@@ -320,8 +311,9 @@ private:
             }
         }
         for (const auto& replica : replicas_) replica->integrate(out_.end);
-        sample_timeline(now_ + SimDuration(1));
+        if (next_sample_ != never) sample_timeline(now_ + SimDuration(1));
         out_.counters.completed_by_last_arrival = completed_by_last_arrival_;
+        out_.counters.max_output_tokens_per_s = tokens_.peak();
         if (out_.counters.arrivals > 0 && out_.counters.rejected == out_.counters.arrivals) {
             throw UserError("no request fits: every prompt (" + std::to_string(out_.counters.arrivals) +
                             " requests) is at or above max_model_len " + std::to_string(options_.engine.max_model_len) +
@@ -333,41 +325,50 @@ private:
     [[nodiscard]] std::string stall_report() const {
         std::string text = "stalled at " + std::to_string(to_seconds(now_)) + " s: " + std::to_string(in_system_) +
                            " requests are left, nothing is due and nothing can be scheduled";
-        for (std::size_t i = 0; i < replicas_.size(); ++i)
+        for (std::size_t i = 0; i < replicas_.size(); ++i) {
             text += "\n  replica " + std::to_string(i) + ": " + replicas_[i]->describe();
+        }
         return text + "\n  give the engine more KV blocks, or a max_model_len that fits them";
     }
 
     struct Joining {
         SimTime at;
-        std::size_t replica;
+        std::size_t replica = 0;
         NewRequest request;
     };
 
     const SimulationOptions& options_;
     Router& router_;
     Workload& workload_;
-    std::vector<std::unique_ptr<Replica>> replicas_;
-    std::vector<ReplicaLoad> loads_;  // requests still in the front end
-    std::deque<Joining> joining_;     // in the front end, in order of arrival
-    Arrival arrival_;
+    bool closed_loop_;
     Outcome out_;
+    TokenMeter tokens_;
+    std::vector<std::unique_ptr<ReplicaType>> replicas_;
+    std::vector<ReplicaLoad> loads_;  // requests still in the front end
+    Ring<Joining> joining_;           // in the front end, in order of arrival
+    Joining at_once_;
+    Arrival arrival_;
+    SimTime upcoming_ = never;
     SimTime now_{};
-    SimTime next_sample_{};
+    SimTime next_sample_ = never;
     bool started_ = false;
-    bool cut_ = false;
-    bool closed_loop_ = true;
     std::int64_t in_system_ = 0;  // issued, neither finished nor rejected
     std::int64_t completed_by_last_arrival_ = 0;
-    SimTime bucket_end_{};
-    std::int64_t bucket_tokens_ = 0;
     std::int64_t events_ = 0;
 };
+
+bool fast_form(const SimulationOptions& options, const Workload& workload) {
+    const bool exact = !options.on_step && FastEngine::handles(options.engine) &&
+                       (!options.engine.enable_prefix_caching || workload.outputs_are_private());
+    KVSIM_CHECK(options.form != EngineForm::fast || exact, "the fast form was asked for where it is not exact");
+    return exact && options.form != EngineForm::per_request;
+}
 
 }  // namespace
 
 Outcome simulate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload) {
-    return Simulation(options, step_time, router, workload).run();
+    if (fast_form(options, workload)) return Simulation<FastEngine>(options, step_time, router, workload).run();
+    return Simulation<Engine>(options, step_time, router, workload).run();
 }
 
 }  // namespace kvsim

@@ -15,6 +15,7 @@
 #include "kvsim/engine/outcome.hpp"
 #include "kvsim/engine/request.hpp"
 #include "kvsim/engine/scheduler.hpp"
+#include "kvsim/engine/step_record.hpp"
 #include "kvsim/engine/waiting_queue.hpp"
 #include "kvsim/model/engine_args.hpp"
 
@@ -60,7 +61,7 @@ public:
 
     // ---- for the driver
     /// A new request joins the waiting queue; `prompt` < max_model_len. The caller has filled id, priority, lengths, content.
-    void enqueue(NewRequest request);
+    void enqueue(NewRequest& request);  ///< may take over its storage
     /// Decides the next step and advances its requests' `computed`; the batch may be empty.
     void schedule(Batch& batch, SimTime now);
     /// The batch's results arrive: tokens are credited, finished requests leave at once. In row order.
@@ -125,6 +126,11 @@ private:
     std::vector<RequestId> received_;
     std::vector<RequestId> finished_;
 };
+
+/// The scheduled half of a step's record.
+void fill_scheduled(StepRecord& record, const Engine& engine, const Batch& batch);
+/// The half after the update.
+void fill_updated(StepRecord& record, const Engine& engine);
 
 /// "; the head of the queue ...": what the first waiting request needs, for the stall report.
 std::string describe_head(const std::string& name, std::int64_t prompt, std::int64_t outputs, std::int64_t max_tokens,

@@ -11,22 +11,21 @@
 // When blocks run short the crossers are walked in admission order and the victim is the tail of `running`.
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kvsim/base/ring.hpp"
 #include "kvsim/engine/batch.hpp"
 #include "kvsim/engine/engine.hpp"
 #include "kvsim/engine/outcome.hpp"
 #include "kvsim/engine/run_kv.hpp"
+#include "kvsim/engine/token_meter.hpp"
 #include "kvsim/model/engine_args.hpp"
 #include "kvsim/model/step_time.hpp"
 
 namespace kvsim {
-
-class Integrator;
 
 class FastEngine {
 public:
@@ -34,16 +33,19 @@ public:
     /// (Workload::outputs_are_private) when prefix caching is on.
     static bool handles(const EngineArgs& args);
 
-    FastEngine(const EngineArgs& args, EngineListener& listener, Integrals& integrals);
+    FastEngine(const EngineArgs& args, EngineListener& listener, Integrals& integrals, TokenMeter& tokens);
 
-    void enqueue(NewRequest request);
+    void enqueue(NewRequest& request);
     void schedule(Batch& batch, SimTime now);
     void update(const Batch& batch, SimTime now);
 
-    /// Advances over steps that end before `horizon` and change nobody's state but the contexts; `next` is the scheduled
-    /// successor under async scheduling, else null. `end` is the end of `current`.
-    void run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, const StepTimeModel& step_time,
-                   Integrator& integrator, Integrals& integrals, Counters& counters);
+    /// Whether the next schedule() only advances the decoders, as long as nobody comes, finishes or lacks a block.
+    [[nodiscard]] bool steady() const { return steady_ && decoders_ > 0; }
+    /// Advances over steps that end before `horizon` and change nothing but the contexts; `next` is the scheduled successor
+    /// under async scheduling, else null; `end` is the end of `current`. Returns the time passed since `integrated`, for which
+    /// the integrals of blocks and slots are done.
+    SimDuration run_ahead(Batch& current, Batch* next, SimTime& end, SimTime integrated, SimTime horizon,
+                          const StepTimeModel& step_time, Integrals& integrals, Counters& counters);
 
     [[nodiscard]] const EngineArgs& args() const { return args_; }
     [[nodiscard]] const RunKv& kv() const { return kv_; }
@@ -114,12 +116,13 @@ private:
     EngineArgs args_;
     EngineListener& listener_;
     Integrals& integrals_;
+    TokenMeter& tokens_;
     RunKv kv_;
     std::int64_t watermark_blocks_;
 
     std::vector<std::unique_ptr<Live>> lives_;  // by slot; stable addresses for RunKv
     std::vector<Slot> free_slots_;
-    std::deque<Slot> waiting_;
+    Ring<Slot> waiting_;
     List running_;
     std::int64_t running_count_ = 0;
     Slot prefilling_ = none;

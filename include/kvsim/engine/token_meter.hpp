@@ -1,0 +1,47 @@
+#pragma once
+// Every output token passes here once: the gaps between tokens, and the tokens of each second.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kvsim/base/units.hpp"
+#include "kvsim/engine/outcome.hpp"
+
+namespace kvsim {
+
+class TokenMeter {
+public:
+    /// `cut`: some requests are not measured, so the gaps of all are kept apart too.
+    TokenMeter(Outcome& out, bool cut) : out_(out), cut_(cut) {}
+
+    void start(SimTime first_arrival) { origin_ = second_end_ = first_arrival; }
+    /// Tokens that follow one of the same request; tokens must come second by second.
+    void next(std::int64_t count, std::int64_t measured, SimDuration gap, SimTime now) {
+        if (measured > 0) out_.itl.add(gap.count(), measured);
+        if (cut_) out_.itl_all.add(gap.count(), count);
+        add(count, now);
+    }
+    void add(std::int64_t count, SimTime now) {
+        if (now >= second_end_) {
+            peak_ = std::max(peak_, in_second_);
+            in_second_ = 0;
+            second_end_ = end_of_second(now);
+        }
+        in_second_ += count;
+    }
+    [[nodiscard]] std::int64_t peak() const { return std::max(peak_, in_second_); }
+    /// End of the second, counted from the first arrival, in which `now` falls.
+    [[nodiscard]] SimTime end_of_second(SimTime now) const {
+        return origin_ + ((now - origin_) / std::chrono::seconds(1) + 1) * std::chrono::seconds(1);
+    }
+
+private:
+    Outcome& out_;
+    bool cut_;
+    SimTime origin_{};
+    SimTime second_end_{};
+    std::int64_t in_second_ = 0;
+    std::int64_t peak_ = 0;
+};
+
+}  // namespace kvsim
