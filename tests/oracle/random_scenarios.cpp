@@ -35,6 +35,24 @@ void VectorWorkload::finished(RequestId id, SimTime now) {
     left_.emplace_back(id, now);
 }
 
+bool VectorWorkload::outputs_are_private() const {
+    const auto overlap = [](const TokenRun& a, const TokenRun& b) {
+        return a.first < b.first + static_cast<std::uint64_t>(b.count) &&
+               b.first < a.first + static_cast<std::uint64_t>(a.count);
+    };
+    for (const Arrival& a : arrivals_) {
+        const TokenRun outputs{a.output_base, a.output_tokens};
+        for (const Arrival& b : arrivals_) {
+            // Neither in a prompt nor among another's outputs: a preempted request looks up its outputs as well.
+            if (&a != &b && overlap(outputs, {b.output_base, b.output_tokens})) return false;
+            for (const TokenRun& run : b.prompt) {
+                if (overlap(outputs, run)) return false;
+            }
+        }
+    }
+    return true;
+}
+
 std::size_t TestRouter::pick(const Arrival&, std::span<const ReplicaLoad> loads) {
     if (loads.size() == 1) return 0;
     for (const ReplicaLoad& load : loads) shown_.emplace_back(load.requests, load.tokens);
@@ -148,6 +166,7 @@ std::vector<Arrival> random_arrivals(Random& random, const EngineArgs& args, std
     const std::int64_t crowding = random.between(0, 3);
     const bool block_lengths = random.percent(20);
     const bool named = random.percent(30);
+    const bool private_ids = content != Content::turns && random.percent(60);
     const bool same_outputs = random.percent(40);
     const bool too_long = random.percent(args.num_gpu_blocks - 1 < ceil_div(args.max_model_len, args.block_size) ? 50 : 8);
 
@@ -172,7 +191,8 @@ std::vector<Arrival> random_arrivals(Random& random, const EngineArgs& args, std
         a.priority = random.between(0, priorities - 1);
         a.output_base = same_outputs ? 900'000'000U : 500'000'000U + u * 100'000U;
 
-        const std::uint64_t fresh = 1'000'000'000U + u * 1'000'000U;
+        // Request i of the workload is arrival i.
+        const std::uint64_t fresh = private_ids ? private_tokens(static_cast<RequestId>(i)) : 1'000'000'000U + u * 1'000'000U;
         if (content == Content::unique) {
             a.prompt = {{fresh, a.prompt_tokens}};
         } else if (content == Content::system_prompts) {

@@ -21,6 +21,8 @@ public:
     std::optional<SimTime> next_time() override;
     void pop(Arrival& out) override;
     void finished(RequestId id, SimTime now) override;
+    [[nodiscard]] bool closed_loop() const override { return users_ > 0; }
+    [[nodiscard]] bool outputs_are_private() const override;
     [[nodiscard]] std::optional<std::int64_t> size_hint() const override { return static_cast<std::int64_t>(arrivals_.size()); }
     /// Every call of finished(), in order.
     [[nodiscard]] const std::vector<std::pair<RequestId, SimTime>>& left() const { return left_; }

@@ -57,7 +57,8 @@ public:
     }
     /// Whether finished() may bring arrivals forward (a closed loop).
     [[nodiscard]] virtual bool closed_loop() const { return true; }
-    /// Whether no request's output tokens ever occur in another request's prompt.
+    /// Whether no request's output tokens ever occur in another request's prompt or outputs (a preempted request looks up its
+    /// outputs too).
     [[nodiscard]] virtual bool outputs_are_private() const { return false; }
     /// Requests in total when that is known beforehand (to reserve memory and show progress).
     [[nodiscard]] virtual std::optional<std::int64_t> size_hint() const { return std::nullopt; }
