@@ -21,6 +21,8 @@ public:
     }
 
     [[nodiscard]] std::optional<SimTime> next_time() override { return next_; }
+    [[nodiscard]] bool closed_loop() const override { return false; }
+    [[nodiscard]] bool outputs_are_private() const override { return true; }
 
     void pop(Arrival& out) override {
         KVSIM_CHECK(next_, "pop() without a request");
