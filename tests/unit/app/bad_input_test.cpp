@@ -46,10 +46,10 @@ TEST_CASE("bad input: every error of a scenario in one pass, each with its place
     const Finished done = run_in(folder, {"s.yaml"});
     CHECK(done.exit == 2);
     CAPTURE(done.err);
-    CHECK(has(done.err, "s.yaml:9:1: error: unknown key 'sede'"));
+    CHECK(has(done.err, "s.yaml:10:1: error: unknown key 'sede'"));
     CHECK(has(done.err, "did you mean 'seed'?"));
-    CHECK(has(done.err, "s.yaml:10:13: error:"));
-    CHECK(has(done.err, "s.yaml:11:"));
+    CHECK(has(done.err, "s.yaml:11:13: error:"));
+    CHECK(has(done.err, "s.yaml:12:19"));
 }
 
 TEST_CASE("bad input: errors of the fixed part and of the pieces come together") {

@@ -86,8 +86,8 @@ TEST_CASE("run: several scenarios: one wrong one stops all before the first runs
     folder.write("c.yaml", small_scenario("false: 1\n"));
     const Finished done = run_in(folder, {"a.yaml", "b.yaml", "c.yaml"});
     CHECK(done.exit == 2);
-    CHECK(has(done.err, "b.yaml:9:1: error: unknown key 'wrong'"));
-    CHECK(has(done.err, "c.yaml:9:1: error: unknown key 'false'"));
+    CHECK(has(done.err, "b.yaml:10:1: error: unknown key 'wrong'"));
+    CHECK(has(done.err, "c.yaml:10:1: error: unknown key 'false'"));
     CHECK_FALSE(std::filesystem::exists(folder.path() / "results"));
 }
 
@@ -176,7 +176,7 @@ TEST_CASE("check: says what is fine and lists everything that is not") {
     CHECK(has(good.out, "good.yaml: ok"));
     const Finished bad = run_in(folder, {"check", "bad.yaml", "missing.yaml", "good.yaml"});
     CHECK(bad.exit == 2);
-    CHECK(has(bad.err, "bad.yaml:9:1: error: unknown key 'wrong'"));
+    CHECK(has(bad.err, "bad.yaml:10:1: error: unknown key 'wrong'"));
     CHECK(has(bad.err, "missing.yaml"));
     CHECK(has(bad.out, "good.yaml: ok"));
     CHECK(folder.files() == std::vector<std::string>{"bad.yaml", "good.yaml"});
