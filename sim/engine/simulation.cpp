@@ -44,7 +44,8 @@ public:
             take_arrivals();
             start_steps();
             run_ahead();
-            report_progress();
+            if ((++events_ & 255) == 0) look_around();
+            if (livelocked_) break;
         }
         close();
         return std::move(out_);
@@ -169,8 +170,8 @@ private:
         NewRequest& request = joining.request;
         request.id = id;
         request.priority = arrival_.priority;
-        request.arrival_rank = now_.time_since_epoch().count();
-        request.tie_id = arrival_.external_id;
+        request.arrival_rank = id;
+        if (request.tie_id != arrival_.external_id) request.tie_id = arrival_.external_id;
         request.prompt = arrival_.prompt_tokens;
         request.max_tokens = std::min(arrival_.output_tokens, options_.engine.max_model_len - arrival_.prompt_tokens);
         request.content.swap(arrival_.prompt);
@@ -295,9 +296,11 @@ private:
         }
     }
 
-    void report_progress() {
+    /// Now and then: the user's interrupt, progress, and whether the run can end at all.
+    void look_around() {
         if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
-        if (options_.on_progress && ++events_ % 4096 == 0) options_.on_progress(out_, now_);
+        if (options_.on_progress && (events_ & 4095) == 0) options_.on_progress(out_, now_);
+        for (const auto& replica : replicas_) livelocked_ = livelocked_ || replica->livelocked();
     }
 
     void close() {
@@ -324,7 +327,9 @@ private:
 
     [[nodiscard]] std::string stall_report() const {
         std::string text = "stalled at " + std::to_string(to_seconds(now_)) + " s: " + std::to_string(in_system_) +
-                           " requests are left, nothing is due and nothing can be scheduled";
+                           " requests are left, " +
+                           (livelocked_ ? "and they preempt each other, or themselves, without ever receiving a token"
+                                        : "nothing is due and nothing can be scheduled");
         for (std::size_t i = 0; i < replicas_.size(); ++i) {
             text += "\n  replica " + std::to_string(i) + ": " + replicas_[i]->describe();
         }
@@ -352,6 +357,7 @@ private:
     SimTime now_{};
     SimTime next_sample_ = never;
     bool started_ = false;
+    bool livelocked_ = false;
     std::int64_t in_system_ = 0;  // issued, neither finished nor rejected
     std::int64_t completed_by_last_arrival_ = 0;
     std::int64_t events_ = 0;

@@ -249,7 +249,7 @@ private:
         request.id = id;
         request.name = arrival.external_id.empty() ? std::to_string(id) : arrival.external_id;
         request.priority = arrival.priority;
-        request.arrival_time = now_.time_since_epoch().count();
+        request.arrival_time = id;  // the order of issue: two requests are never equally old
         request.prompt_tokens = arrival.prompt_tokens;
         request.max_tokens = arrival.output_tokens;  // uncut: the engine stops at max_model_len by itself
         request.output_base = arrival.output_base;

@@ -62,10 +62,12 @@ public:
     /// (request, received output tokens) of those still here when a run has stalled.
     [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const { return engine_.left_over(); }
     [[nodiscard]] std::int64_t waiting_count() const { return engine_.waiting_count(); }
+    /// Its requests preempt each other, or themselves, over and over and nobody gets a token: that never ends.
+    [[nodiscard]] bool livelocked() const { return fruitless_preemptions_ > 1000 + 4 * engine_.unfinished(); }
     [[nodiscard]] ReplicaState state() const {
-        return {engine_.unfinished(),         engine_.outstanding_tokens(), engine_.running_count(),
-                engine_.waiting_count(),      engine_.used_blocks(),        preemptions_,
-                flying_ ? &current_ : nullptr};
+        return {engine_.unfinished(),        engine_.outstanding_tokens(), engine_.running_count(),
+                engine_.waiting_count(),     engine_.used_blocks(),        preemptions_,
+                flying_ ? current_ : nullptr};
     }
 
     /// A request joins the waiting queue; an idle replica wakes at start_step().
@@ -81,12 +83,13 @@ public:
         integrate(now);
         const bool waited = engine_.waiting_count() > 0;
         const std::int64_t before = engine_.unfinished();
-        engine_.update(current_, now);
+        engine_.update(*current_, now);
+        if (current_->shape.sampled > 0) fruitless_preemptions_ = 0;
         if (waited) integrals_.finished_while_waiting += before - engine_.unfinished();
         flying_ = false;
         due_ = true;
         if (engine_.unfinished() == 0) has_next_ = false;  // the trailing batch without rows leaves with the last request
-        if (record_open_) close_record(current_.step, now);
+        if (record_open_) close_record(current_->step, now);
     }
 
     /// Launches what can start now and runs schedule() as often as is due.
@@ -96,7 +99,7 @@ public:
         due_ = false;
         if (engine_.unfinished() == 0) {
             bound_ = Bound::no_waiting;
-        } else if (has_next_ && !next_.empty()) {
+        } else if (has_next_ && !next_->empty()) {
             std::swap(current_, next_);
             launch(now);
         } else {
@@ -108,7 +111,7 @@ public:
     void run_ahead(SimTime horizon) {
         if constexpr (fast) {
             if (!flying_ || end_ >= horizon || !engine_.steady()) return;
-            const SimDuration passed = engine_.run_ahead(current_, has_next_ ? &next_ : nullptr, end_, integrated_, horizon,
+            const SimDuration passed = engine_.run_ahead(*current_, has_next_ ? next_ : nullptr, end_, integrated_, horizon,
                                                          step_time_, integrals_, counters_);
             add_constant_parts(passed.count());
             integrated_ += passed;
@@ -145,20 +148,20 @@ private:
     void schedule_until_rows(SimTime now) {
         const bool async = engine_.args().async_scheduling;
         do {
-            const std::int64_t before = has_next_ ? next_.step : StepRecord::none;
-            schedule_into(current_, now);
+            const std::int64_t before = has_next_ ? next_->step : StepRecord::none;
+            schedule_into(*current_, now);
             if (async) {
                 if (record_open_) close_record(before, now);
-                has_next_ = current_.empty();
+                has_next_ = current_->empty();
                 if (has_next_) {
-                    next_.clear();
-                    next_.step = current_.step;
+                    next_->clear();
+                    next_->step = current_->step;
                 }
-            } else if (current_.empty() && record_open_) {
-                close_record(current_.step, now);
+            } else if (current_->empty() && record_open_) {
+                close_record(current_->step, now);
             }
-        } while (current_.empty() && !current_.preempted.empty());
-        if (current_.empty()) {
+        } while (current_->empty() && !current_->preempted.empty());
+        if (current_->empty()) {
             bound_ = Bound::no_waiting;  // idle
         } else {
             launch(now);
@@ -168,9 +171,9 @@ private:
     /// `current_` starts now; under async scheduling the next batch is decided at the same instant.
     void launch(SimTime now) {
         flying_ = true;
-        end_ = now + current_.duration;
+        end_ = now + current_->duration;
         has_next_ = engine_.args().async_scheduling;
-        if (has_next_) schedule_into(next_, now);
+        if (has_next_) schedule_into(*next_, now);
     }
 
     void schedule_into(Batch& batch, SimTime now) {
@@ -178,6 +181,7 @@ private:
         bound_ = batch.bound;
         preemptions_ += static_cast<std::int64_t>(batch.preempted.size());
         counters_.preemptions += static_cast<std::int64_t>(batch.preempted.size());
+        fruitless_preemptions_ += static_cast<std::int64_t>(batch.preempted.size());
         if (!batch.empty()) {
             batch.duration = step_time_.duration(batch.shape);
             KVSIM_CHECK(batch.duration >= SimDuration(1), "a step takes at least 1 ns");
@@ -209,7 +213,7 @@ private:
     void close_record(std::int64_t updated, SimTime now) {
         record_.updated_step = updated;
         if constexpr (!fast) {
-            if (updated != StepRecord::none && current_.step == updated && !current_.empty()) {
+            if (updated != StepRecord::none && current_->step == updated && !current_->empty()) {
                 record_.received = engine_.received();
                 record_.finished = engine_.finished();
             }
@@ -227,8 +231,9 @@ private:
     Integrals& integrals_;
     StepSink on_step_;
 
-    Batch current_;  // in progress if flying_
-    Batch next_;     // async: scheduled after current_
+    Batch batches_[2];
+    Batch* current_ = &batches_[0];  // in progress if flying_
+    Batch* next_ = &batches_[1];     // async: scheduled after current_
     bool flying_ = false;
     bool has_next_ = false;  // next_ was scheduled (possibly without rows) and not launched yet
     bool due_ = false;       // schedule() should run at the next start_step()
@@ -236,6 +241,7 @@ private:
     SimTime integrated_{};
     Bound bound_ = Bound::no_waiting;
     std::int64_t preemptions_ = 0;
+    std::int64_t fruitless_preemptions_ = 0;  // since a token was last received
 
     StepRecord record_;  // of the last scheduled step, waiting for its update
     bool record_open_ = false;

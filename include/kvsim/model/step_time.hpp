@@ -34,7 +34,12 @@ struct DecodeLine {
 
 /// double nanoseconds -> SimDuration: rounded half up once, never below 1 ns. Every model ends with this, so that the jump
 /// over several decode steps and the step-by-step form agree to the bit.
-SimDuration round_step(double ns);
+inline SimDuration round_step(double ns) {
+    // Beyond 2^62 ns (146 years) nothing is simulated any more; the cap keeps the conversion defined.
+    constexpr double longest = 4611686018427387904.0;
+    if (!(ns < longest)) return SimDuration(static_cast<std::int64_t>(longest));
+    return SimDuration(ns < 1 ? 1 : static_cast<std::int64_t>(ns + 0.5));
+}
 
 class StepTimeModel {
 public:
