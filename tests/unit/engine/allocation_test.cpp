@@ -1,0 +1,99 @@
+// The fast engine does not touch the heap once it runs steadily. A program of its own, because it replaces operator new
+// (allocation_counter.cpp).
+
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <new>
+
+#include "allocation_counter.hpp"
+#include "kvsim/engine/simulation.hpp"
+
+namespace kvsim {
+namespace {
+
+/// A stream of requests that notes the number of allocations when request `from` and request `to` are issued.
+class Counted final : public Workload {
+public:
+    Counted(std::int64_t count, std::int64_t from, std::int64_t to, SimDuration gap)
+        : count_(count), from_(from), to_(to), gap_(gap) {}
+    std::optional<SimTime> next_time() override {
+        if (next_ == count_) return std::nullopt;
+        return SimTime(gap_ * next_);
+    }
+    void pop(Arrival& out) override {
+        if (next_ == from_) at_from_ = allocations();
+        if (next_ == to_) at_to_ = allocations();
+        out.time = SimTime(gap_ * next_);
+        out.prompt_tokens = 20 + 37 * next_ % 400;
+        out.output_tokens = 1 + 11 * next_ % 150;
+        ++next_;
+    }
+    [[nodiscard]] bool closed_loop() const override { return false; }
+    [[nodiscard]] bool outputs_are_private() const override { return true; }
+    [[nodiscard]] std::optional<std::int64_t> size_hint() const override { return count_; }
+    [[nodiscard]] std::int64_t allocated() const { return at_to_ - at_from_; }
+
+private:
+    std::int64_t count_;
+    std::int64_t from_;
+    std::int64_t to_;
+    SimDuration gap_;
+    std::int64_t next_ = 0;
+    std::int64_t at_from_ = -1;
+    std::int64_t at_to_ = -1;
+};
+
+struct Affine final : StepTimeModel {
+    [[nodiscard]] SimDuration duration(const StepShape& shape) const override {
+        return round_step(5e6 + 2e4 * static_cast<double>(shape.tokens) + 100.0 * static_cast<double>(shape.decode_context));
+    }
+    [[nodiscard]] std::optional<DecodeLine> decode_line(std::int64_t rows) const override {
+        return DecodeLine{5e6 + 2e4 * static_cast<double>(rows), 100.0};
+    }
+    [[nodiscard]] std::string describe() const override { return "affine"; }
+};
+
+struct First final : Router {
+    std::size_t pick(const Arrival&, std::span<const ReplicaLoad>) override { return 0; }
+};
+
+}  // namespace
+
+TEST_CASE("the fast engine allocates nothing between two points of a steady run") {
+    struct Case {
+        const char* name;
+        bool async;
+        std::int64_t blocks;
+        SimDuration api;
+    };
+    for (const Case& c :
+         {Case{"sync", false, 4'001, {}}, Case{"async", true, 4'001, {}}, Case{"preempting", false, 480, {}},
+          Case{"async, preempting", true, 480, {}}, Case{"front end", true, 4'001, std::chrono::milliseconds(30)}}) {
+        INFO(std::string(c.name));
+        SimulationOptions options;
+        options.form = EngineForm::fast;
+        options.api = c.api;
+        options.engine.num_gpu_blocks = c.blocks;
+        options.engine.max_model_len = 2'048;
+        options.engine.max_num_seqs = 64;
+        options.engine.max_num_batched_tokens = 512;
+        options.engine.enable_prefix_caching = false;
+        options.engine.async_scheduling = c.async;
+        // Requests come slower than 64 seats can serve them, so the queue stays short.
+        Counted workload(20'000, 5'000, 15'000, std::chrono::milliseconds(25));
+        First router;
+        const Outcome outcome = simulate(options, Affine{}, router, workload);
+        CHECK(outcome.counters.completed == 20'000);
+        CHECK((outcome.counters.preemptions > 0) == (c.blocks < 1'000));
+        CHECK(workload.allocated() == 0);
+    }
+}
+
+TEST_CASE("the counter counts") {
+    const std::int64_t before = allocations();
+    ::operator delete(::operator new(8));
+    CHECK(allocations() == before + 1);
+}
+
+}  // namespace kvsim
