@@ -14,6 +14,9 @@
 #include "kvsim/app/prepare.hpp"
 #include "kvsim/app/process.hpp"
 #include "kvsim/base/check.hpp"
+#include "kvsim/engine/capacity.hpp"
+#include "kvsim/model/deployment.hpp"
+#include "kvsim/model/pieces.hpp"
 #include "kvsim/report/assertion.hpp"
 #include "kvsim/report/render.hpp"
 #include "kvsim/report/step_log.hpp"
@@ -93,6 +96,18 @@ Outcome run_one(Prepared& p, const RunOptions& run) {
     return outcome;
 }
 
+/// From the same requests offered all at once, with pieces of their own.
+std::optional<double> capacity_of(const Prepared& p) {
+    config::Diagnostics diagnostics;  // everything was checked when it was prepared
+    const auto seed = static_cast<std::uint64_t>(p.scenario.seed);
+    const auto workload = make_workload(p.scenario.workload, seed, p.scenario.file.parent_path(), diagnostics);
+    const auto router = make_router(p.scenario.router, seed, diagnostics);
+    KVSIM_CHECK(workload && router, "what was prepared once can be prepared again");
+    const std::optional<double> rate = saturated_rate(p.options, *p.step_time, *router, *workload);
+    throw_if_stopped();
+    return rate;
+}
+
 void write_files(const fs::path& folder, const Prepared& p, const Outcome& outcome, const Summary& summary) {
     if (p.scenario.output.requests) write_requests_csv(folder / "requests.csv", outcome, p.info.slo);
     if (p.scenario.output.timeline) write_timeline_csv(folder / "timeline.csv", outcome);
@@ -159,6 +174,7 @@ int run_command(const std::vector<std::string>& args) {
         const fs::path& folder = folders[several ? i + 1 : i].path();
         log_info(p.scenario.name + ": " + p.info.step_time_description);
         const Outcome outcome = run_one(p, run);
+        p.info.capacity_req_s = capacity_of(p);
         const Summary& summary = summaries.emplace_back(summarize(p.info, outcome));
         write_files(folder, p, outcome, summary);
         // The table and the Markdown carry them themselves.

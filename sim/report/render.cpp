@@ -158,7 +158,10 @@ Facts outcome_facts(const Summary& s) {
     Facts facts;
     std::string verdict = s.verdict;
     if (s.load) verdict += fmt::format(" at load {:.2f}", *s.load);
-    if (s.offered_rate_req_s) verdict += fmt::format(" (offered {} req/s)", figure(s.offered_rate_req_s));
+    if (s.offered_rate_req_s && s.capacity_req_s)
+        verdict += fmt::format(" (offered {} of {} req/s)", figure(s.offered_rate_req_s), figure(s.capacity_req_s));
+    else if (s.offered_rate_req_s)
+        verdict += fmt::format(" (offered {} req/s)", figure(s.offered_rate_req_s));
     facts.emplace_back("Verdict", verdict);
     std::string requests = fmt::format("{} completed", count_text(s.completed));
     requests += fmt::format(", {} rejected, {} timed out", count_text(s.rejected), count_text(s.timed_out));

@@ -163,10 +163,10 @@ ClientFigures client_figures(const Outcome& outcome, const Tally& t, const Distr
     return c;
 }
 
-// Where requests wait for at least this share of the run, the completion rate in that time is the capacity.
+// Without a measured capacity: where requests wait for at least this share of the run, the completion rate in that time is it.
 constexpr double waiting_share_for_capacity = 0.05;
 
-void add_load_and_verdict(const Outcome& o, std::int64_t seats, Summary& s) {
+void add_load_and_verdict(const Outcome& o, std::int64_t seats, std::optional<double> capacity, Summary& s) {
     const SimDuration arrival_window = o.last_arrival - o.first_arrival;
     if (o.counters.arrivals >= 2 && arrival_window.count() > 0)
         s.offered_rate_req_s = static_cast<double>(o.counters.arrivals) / seconds(arrival_window);
@@ -184,7 +184,10 @@ void add_load_and_verdict(const Outcome& o, std::int64_t seats, Summary& s) {
         s.bound_no_waiting = share(Bound::no_waiting);
 
         const double waiting = static_cast<double>(o.integrals.any_waiting.count());
-        if (waiting < waiting_share_for_capacity * static_cast<double>(replica_time)) {
+        s.capacity_req_s = capacity;
+        if (capacity) {
+            if (s.offered_rate_req_s) s.load = *s.offered_rate_req_s / *capacity;
+        } else if (waiting < waiting_share_for_capacity * static_cast<double>(replica_time)) {
             s.load = 1 - static_cast<double>(o.integrals.idle.count()) / static_cast<double>(replica_time);
         } else if (s.offered_rate_req_s && o.integrals.finished_while_waiting > 0) {
             const double per_replica = static_cast<double>(o.integrals.finished_while_waiting) / (waiting / ns_per_s);
@@ -357,6 +360,8 @@ constexpr std::array columns{
     Column{"bound_no_waiting", Unit::share, get<&S::bound_no_waiting>},
     Column{"load", Unit::share, get<&S::load>},
     Column{"verdict", Unit::text, get<&S::verdict>},
+    // Behind the columns of the first contract.
+    Column{"capacity_req_s", Unit::per_second, get<&S::capacity_req_s>},
 };
 
 }  // namespace
@@ -436,7 +441,7 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     const std::int64_t judged = t.completed + t.rejected + t.timed_out;
     if (info.slo.any() && judged > 0) s.slo_attainment = ratio(t.met, judged);
 
-    add_load_and_verdict(outcome, info.engine.max_num_seqs * outcome.replicas, s);
+    add_load_and_verdict(outcome, info.engine.max_num_seqs * outcome.replicas, info.capacity_req_s, s);
     add_kv_and_batch(outcome, info.engine.enable_prefix_caching, s);
 
     if (any_cut)

@@ -35,6 +35,7 @@ struct RunInfo {
     std::optional<std::int64_t> max_concurrency;
     std::optional<double> request_rate;  ///< configured rate, requests/s; infinity = all at once; nullopt = trace
     double burstiness = 1;
+    std::optional<double> capacity_req_s;  ///< served when work never runs out (engine/capacity.hpp); nullopt: not known
     config::SloConfig slo;
     bool exact_percentiles = true;
 };

@@ -78,6 +78,7 @@ struct Summary {
     std::optional<double> bound_seats, bound_token_budget, bound_kv_blocks, bound_no_waiting;  ///< sum to 1
     std::optional<double> load;  ///< unset where nothing can be said (all at once; no completions while requests waited)
     std::string verdict;         ///< stable | saturated | overloaded
+    std::optional<double> capacity_req_s;  ///< RunInfo::capacity_req_s
 
     ClientFigures client;
     std::vector<std::string> warnings;  ///< RunInfo's, Outcome's, then those about these figures

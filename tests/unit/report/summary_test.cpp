@@ -113,6 +113,7 @@ TEST_CASE("summary: every column of a run computed by hand") {
         {"bound_no_waiting", "0.65"},
         {"load", "1.3333333333333333"},  // 2 finished in 1 s of waiting: 2.67 / 2
         {"verdict", "stable"},
+        {"capacity_req_s", ""},
     };
     const Summary s = summarize(sample_info(), sample_outcome());
     const auto found = cells(s);
@@ -124,6 +125,15 @@ TEST_CASE("summary: every column of a run computed by hand") {
     }
     CHECK(has_warning(s, "a warning of the configuration"));
     CHECK(has_warning(s, "p99 1000, p95 200, p90 100"));
+}
+
+TEST_CASE("summary: load is the offered rate over a known capacity") {
+    RunInfo info = sample_info();
+    info.capacity_req_s = 4;
+    const Summary s = summarize(info, sample_outcome());
+    REQUIRE(s.offered_rate_req_s);
+    CHECK(s.capacity_req_s == 4.0);
+    CHECK(*s.load == doctest::Approx(*s.offered_rate_req_s / 4));
 }
 
 TEST_CASE("summary: the columns stand in the order of the contract") {
@@ -142,7 +152,7 @@ TEST_CASE("summary: the columns stand in the order of the contract") {
     expected +=
         "preemptions,preempted_requests,recomputed_tokens,swapped_tokens,recompute_time_share,prefix_hit_rate,resume_hit_rate,"
         "kv_usage_mean,kv_usage_peak,kv_token_share,kv_reserved_share,kv_internal_share,kv_external_share,batch_size_mean,"
-        "batch_tokens_mean,steps,bound_seats,bound_token_budget,bound_kv_blocks,bound_no_waiting,load,verdict,";
+        "batch_tokens_mean,steps,bound_seats,bound_token_budget,bound_kv_blocks,bound_no_waiting,load,verdict,capacity_req_s,";
     CHECK(names == expected);
 }
 

@@ -1,0 +1,49 @@
+#include "kvsim/engine/capacity.hpp"
+
+#include <algorithm>
+
+#include "kvsim/base/check.hpp"
+
+namespace kvsim {
+namespace {
+
+/// The same requests in the same order, all there from the start.
+class Backlog final : public Workload {
+public:
+    Backlog(Workload& inner, std::int64_t most) : inner_(inner), left_(most) {}
+    [[nodiscard]] std::optional<SimTime> next_time() override {
+        if (left_ == 0 || !inner_.next_time()) return std::nullopt;
+        return SimTime{};
+    }
+    void pop(Arrival& out) override {
+        inner_.pop(out);
+        out.time = SimTime{};
+        --left_;
+    }
+    [[nodiscard]] bool closed_loop() const override { return false; }
+    [[nodiscard]] bool outputs_are_private() const override { return inner_.outputs_are_private(); }
+
+private:
+    Workload& inner_;
+    std::int64_t left_;
+};
+
+}  // namespace
+
+std::optional<double> saturated_rate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router,
+                                     Workload& workload, std::int64_t most) {
+    SimulationOptions plain = options;
+    plain.on_step = nullptr;
+    plain.on_progress = nullptr;
+    plain.timeline_interval = {};
+    plain.max_concurrency.reset();
+    plain.warmup_time.reset();
+    plain.warmup_requests.reset();
+    Backlog backlog(workload, most);
+    const Outcome outcome = simulate(plain, step_time, router, backlog);
+    const std::int64_t finished = outcome.integrals.finished_while_waiting;
+    if (!outcome.stall_report.empty() || finished < 100 || finished * 2 < outcome.counters.completed) return std::nullopt;
+    return static_cast<double>(finished) / to_seconds(outcome.integrals.any_waiting) * static_cast<double>(options.replicas);
+}
+
+}  // namespace kvsim
