@@ -216,7 +216,8 @@ private:
         for (const auto& replica : replicas_) replica->begin(now_);
         if (options_.timeline_interval > SimDuration::zero()) {
             const std::int64_t interval = options_.timeline_interval.count();
-            next_sample_ = SimTime(SimDuration(ceil_div(now_.time_since_epoch().count(), interval) * interval));
+            next_sample_ = SimTime(SimDuration(now_.time_since_epoch().count() / interval * interval));
+            sample_timeline(now_);  // the one before the first arrival
         }
     }
 
@@ -284,7 +285,7 @@ private:
 
     // ---- samples, progress, the end
     /// The state before `next` is the state after every event up to then: it holds at each multiple of the interval in between,
-    /// from the first arrival on.
+    /// from the last one up to the first arrival on.
     void sample_timeline(SimTime next) {
         for (; next_sample_ < next; next_sample_ += options_.timeline_interval) {
             for (std::size_t i = 0; i < replicas_.size(); ++i) {
