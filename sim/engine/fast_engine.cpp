@@ -394,7 +394,8 @@ SimDuration FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, Sim
     std::int64_t held_slots = held().reserved;
     std::int64_t steps = 0;
     auto phase = static_cast<std::size_t>(batch_ % args_.block_size);
-    while (end < horizon) {
+    constexpr std::int64_t stride = 1 << 20;  // the user's interrupt is looked for in between
+    while (end < horizon && steps < stride) {
         const std::int64_t crossers = phases_[phase].count;
         if (crossers > free || bucket(batch_).count > 0) break;
         if (++phase == phases_.size()) phase = 0;
