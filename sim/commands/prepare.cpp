@@ -78,7 +78,11 @@ std::vector<Prepared> prepare_all(const std::vector<std::string>& files, const s
             config::Diagnostics diagnostics;
             all.push_back(prepare(file, sets, diagnostics));
             diagnostics.throw_if_errors();
-        } catch (const UserError& e) { errors += (errors.empty() ? "" : "\n") + std::string(e.what()); }
+        } catch (const UserError& e) {
+            const std::string message = e.what();
+            const bool headed = message.find("error: ") != std::string::npos;
+            errors += std::string(errors.empty() ? "" : "\n") + (headed ? "" : "error: ") + message;
+        }
     }
     if (!errors.empty()) throw UserError(errors);
     return all;
