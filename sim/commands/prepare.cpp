@@ -79,9 +79,8 @@ std::vector<Prepared> prepare_all(const std::vector<std::string>& files, const s
             all.push_back(prepare(file, sets, diagnostics));
             diagnostics.throw_if_errors();
         } catch (const UserError& e) {
-            const std::string message = e.what();
-            const bool headed = message.find("error: ") != std::string::npos;
-            errors += std::string(errors.empty() ? "" : "\n") + (headed ? "" : "error: ") + message;
+            if (!errors.empty()) errors += '\n';
+            errors += headed(e.what());
         }
     }
     if (!errors.empty()) throw UserError(errors);

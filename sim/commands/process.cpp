@@ -66,8 +66,14 @@ void flush_output() {
     }
 }
 
-void print_error(std::string_view message) {
-    std::string out = message.find("error: ") == std::string_view::npos ? "error: " : "";
+std::string headed(std::string_view message) {
+    const bool has_head = message.starts_with("error: ") || message.find(": error: ") != std::string_view::npos;
+    return (has_head ? "" : "error: ") + std::string(message);
+}
+
+void print_error(std::string_view written) {
+    const std::string message = headed(written);
+    std::string out;
     const bool broken = find_invalid_utf8(message) != std::string_view::npos;
     for (const char c : message) {
         const auto byte = static_cast<unsigned char>(c);

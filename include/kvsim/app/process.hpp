@@ -24,7 +24,9 @@ void throw_if_stopped();
 void print(std::string_view text);
 void flush_output();
 
-/// An error on standard error, headed `error: ` unless it carries a head; nothing in it can move the terminal's cursor.
+/// The message with `error: ` before it, unless it carries such a head, perhaps behind its place.
+std::string headed(std::string_view message);
+/// A headed error on standard error; nothing in it can move the terminal's cursor.
 void print_error(std::string_view message);
 
 /// Log lines go to standard error. `level`: trace, debug, info, warn, error, off.
