@@ -50,7 +50,7 @@ const Command* find(std::string_view name) {
     std::vector<std::string_view> names{"help"};
     for (const Command& command : commands) names.push_back(command.name);
     const std::string_view near = nearest(word, names);
-    throw UserError("error: '" + word + "' is neither a command nor a scenario file" +
+    throw UserError("error: '" + excerpt(word) + "' is neither a command nor a scenario file" +
                     (near.empty() ? std::string() : "; did you mean '" + std::string(near) + "'?") + " (see kvsim --help)");
 }
 
@@ -89,25 +89,26 @@ int dispatch(std::vector<std::string> args) {
     unknown_command(first);
 }
 
+int interrupted() {
+    std::fputs("interrupted\n", stderr);
+    return 128 + stop_signal();
+}
+
 int guarded(const std::vector<std::string>& args) {
     try {
         install_signal_handlers();
         const int code = dispatch(args);
         flush_output();
         return code;
-    } catch (const Interrupted&) {
-        std::fputs("interrupted\n", stderr);
-        return 128 + stop_signal();
-    } catch (const UserError& e) {
-        const std::string_view message = e.what();
-        const bool headed = message.find("error: ") != std::string_view::npos;
-        std::fprintf(stderr, "%s%s\n", headed ? "" : "error: ", e.what());
+    } catch (const Interrupted&) { return interrupted(); } catch (const UserError& e) {
+        if (stop_requested().load()) return interrupted();  // a signal ended a system call that waited
+        print_error(e.what());
         return exit_bad_input;
     } catch (const std::filesystem::filesystem_error& e) {
-        std::fprintf(stderr, "error: %s\n", e.what());
+        print_error(e.what());
         return exit_bad_input;
     } catch (const std::bad_alloc&) {
-        std::fputs("error: out of memory\n", stderr);
+        print_error("out of memory; simulate fewer requests at once (workload.requests, workload.duration) or fewer replicas");
         return exit_bad_input;
     } catch (const std::exception& e) {
         std::fprintf(stderr, "kvsim has a bug: %s\nPlease report it with the command line and the scenario.\n", e.what());

@@ -60,8 +60,7 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) 
     std::vector<char> chunk(buffer_bytes);
     while (true) {
         const ssize_t got = ::read(file.fd, chunk.data(), chunk.size());
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) fail_errno("read", path, errno);
+        if (got < 0) fail_errno("read", path, errno);  // interrupted: the user's wish to stop
         if (got == 0) return out;
         out.append(chunk.data(), static_cast<std::size_t>(got));
         if (out.size() > max_bytes) fail("read", path, "it has more than " + std::to_string(max_bytes) + " bytes");

@@ -2,8 +2,6 @@
 
 #include "kvsim/base/check.hpp"
 
-#include <cstdio>
-
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/prepare.hpp"
 #include "kvsim/app/process.hpp"
@@ -43,7 +41,7 @@ int check_command(const std::vector<std::string>& args) {
             for (const std::string& warning : prepared.deployment.warnings) log_warning(file + ": " + warning);
             print(file + ": ok\n");
         } catch (const UserError& e) {
-            std::fprintf(stderr, "%s\n", e.what());
+            print_error(e.what());
             code = exit_bad_input;
         }
     }

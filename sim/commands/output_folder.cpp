@@ -24,14 +24,20 @@ OutputFolder::OutputFolder(fs::path path) : path_(std::move(path)) {
         if (p.has_filename()) missing.push_back(p);
         if (p == p.root_path()) break;
     }
-    fs::create_directories(path_, error);
-    if (error) fail(error.message());
-    if (!fs::is_directory(path_, error)) fail("not a folder");
+    std::string probe;
+    int fd = -1;
+    // Another run that fails takes away the empty folders it made, perhaps between our two calls.
+    for (int attempt = 0; fd < 0 && attempt < 10; ++attempt) {
+        fs::create_directories(path_, error);
+        if (error == std::errc::no_such_file_or_directory) continue;
+        if (error) fail(error.message());
+        if (fs::exists(path_, error) && !fs::is_directory(path_, error)) fail("not a folder");
+        probe = (path_ / ".kvsim-XXXXXX").string();
+        fd = mkstemp(probe.data());
+        if (fd < 0 && errno != ENOENT) fail(std::generic_category().message(errno));
+    }
+    if (fd < 0) fail(std::generic_category().message(ENOENT));
     created_ = std::move(missing);
-
-    std::string probe = (path_ / ".kvsim-XXXXXX").string();
-    const int fd = mkstemp(probe.data());
-    if (fd < 0) fail(std::generic_category().message(errno));
     close(fd);
     unlink(probe.c_str());
 }

@@ -78,7 +78,10 @@ std::vector<Prepared> prepare_all(const std::vector<std::string>& files, const s
             config::Diagnostics diagnostics;
             all.push_back(prepare(file, sets, diagnostics));
             diagnostics.throw_if_errors();
-        } catch (const UserError& e) { errors += (errors.empty() ? "" : "\n") + std::string(e.what()); }
+        } catch (const UserError& e) {
+            if (!errors.empty()) errors += '\n';
+            errors += headed(e.what());
+        }
     }
     if (!errors.empty()) throw UserError(errors);
     return all;

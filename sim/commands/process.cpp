@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/base/text.hpp"
 #include "kvsim/engine/simulation.hpp"
 
 namespace kvsim::app {
@@ -33,6 +34,12 @@ void install_signal_handlers() {
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, nullptr);
     sigaction(SIGTERM, &action, nullptr);
+    struct sigaction hangup {};
+    sigaction(SIGHUP, nullptr, &hangup);
+    if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup ignores it
+    // Past the file-size limit a write then fails, like one to a full disk.
+    action.sa_handler = SIG_IGN;
+    sigaction(SIGXFSZ, &action, nullptr);
 }
 
 const std::atomic<bool>& stop_requested() {
@@ -57,6 +64,23 @@ void flush_output() {
     if (std::fflush(stdout) != 0) {
         throw UserError(std::string("error: cannot write to standard output: ") + std::generic_category().message(errno));
     }
+}
+
+std::string headed(std::string_view message) {
+    const bool has_head = message.starts_with("error: ") || message.find(": error: ") != std::string_view::npos;
+    return (has_head ? "" : "error: ") + std::string(message);
+}
+
+void print_error(std::string_view written) {
+    const std::string message = headed(written);
+    std::string out;
+    const bool broken = find_invalid_utf8(message) != std::string_view::npos;
+    for (const char c : message) {
+        const auto byte = static_cast<unsigned char>(c);
+        const bool unsafe = (byte < 0x20 && c != '\n') || byte == 0x7F || (broken && byte >= 0x80);
+        out += unsafe ? '?' : c;
+    }
+    std::fprintf(stderr, "%s\n", out.c_str());
 }
 
 Progress::Progress(std::string name, bool enabled)

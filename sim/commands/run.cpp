@@ -109,6 +109,8 @@ std::optional<double> capacity_of(const Prepared& p) {
 }
 
 void write_files(const fs::path& folder, const Prepared& p, const Outcome& outcome, const Summary& summary) {
+    std::error_code ignored;                  // a missing folder is reported by the first file
+    fs::create_directories(folder, ignored);  // again: another run that failed may have taken the empty folder away
     if (p.scenario.output.requests) write_requests_csv(folder / "requests.csv", outcome, p.info.slo);
     if (p.scenario.output.timeline) write_timeline_csv(folder / "timeline.csv", outcome);
     write_summary_json(folder / "summary.json", p.info, outcome, summary);
@@ -117,11 +119,16 @@ void write_files(const fs::path& folder, const Prepared& p, const Outcome& outco
 
 /// Names become folders, so they must be plain and differ.
 void check_names(const std::vector<Prepared>& all) {
+    const bool several = all.size() > 1;
     std::set<std::string_view> seen;
     for (const Prepared& p : all) {
         const std::string& name = p.scenario.name;
         if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
             throw UserError("error: " + p.scenario.file.string() + ": the name '" + name + "' cannot be a folder's name");
+        }
+        if (several && name == "summary.csv") {
+            throw UserError("error: " + p.scenario.file.string() +
+                            ": the name 'summary.csv' is that of the file beside the folders");
         }
         if (!seen.insert(name).second) {
             throw UserError("error: " + p.scenario.file.string() + ": another scenario is named '" + name +
@@ -155,6 +162,10 @@ int run_command(const std::vector<std::string>& args) {
     const bool several = files.size() > 1;
     const RunOptions run{given->has("quiet"), given->text("steps")};
     if (run.steps && several) throw UserError("error: --steps logs one scenario, not several");
+    std::error_code unequal;
+    if (run.steps && fs::equivalent(*run.steps, files.front(), unequal)) {
+        throw UserError("error: --steps " + run.steps->string() + " would overwrite the scenario");
+    }
     const std::string level = given->choice("log-level", log_levels);
     set_log_level(run.quiet && !given->has("log-level") ? "error" : level);
     const Format format = parse_format(given->choice("format", formats));

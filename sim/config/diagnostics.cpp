@@ -115,6 +115,24 @@ std::string render(const Mark& at, std::string_view severity, const std::string&
 
 }  // namespace
 
+std::string located_error(std::string_view name, std::int64_t line_number, std::string_view line, std::size_t column,
+                          std::string_view message) {
+    const std::size_t offset = column - 1;
+    const std::size_t shown = offset <= line.size() ? count_characters(line.substr(0, offset)) + 1 : column;
+    std::string out(name);
+    out += ':';
+    out += std::to_string(line_number);
+    out += ':';
+    out += std::to_string(shown);
+    out += ": error: ";
+    out += message;
+    if (!line.empty()) {
+        out += '\n';
+        out += picture(line, offset);
+    }
+    return out;
+}
+
 void Diagnostics::error(const Mark& at, std::string message) {
     ++error_count_;
     if (errors_.size() == max_kept) return;

@@ -81,7 +81,7 @@ const Schema<EngineConfig>& engine_schema() {
         field("watermark", &EngineConfig::watermark, "share of the blocks kept free at admission", Range{0, 1, false, true})
             .by_default("0"),
         field("api", &EngineConfig::api,
-              "front-end time between arrival and the waiting queue (default: the step-time model's)", non_negative)};
+              "front-end time between arrival and the waiting queue (default: the step-time model's)", Range{0, 86'400})};
     return schema;
 }
 
@@ -164,7 +164,7 @@ const Schema<OutputConfig>& output_schema() {
         field("requests", &OutputConfig::requests, "write requests.csv").by_default("true"),
         field("timeline", &OutputConfig::timeline, "write timeline.csv").by_default("true"),
         field("timeline_interval", &OutputConfig::timeline_interval, "simulated time between two rows of timeline.csv",
-              positive)
+              Range{0, 3e9, true})
             .by_default("1s")};
     return schema;
 }
@@ -404,8 +404,10 @@ bool read_choice(const Value& value, std::string_view key, std::string_view nami
     if (value.is_scalar()) {
         out = Choice{};
         out.name_mark = value.mark;
+        out.params.mark = value.mark;
         return decode(value, out.name, key, any, diagnostics);
     }
+    out = Choice{"", value.mark, {}};
     if (!value.is_map()) {
         diagnostics.error(value.mark,
                           std::string(key) + " must be a name or a map with the key '" + std::string(naming_key) + "'");

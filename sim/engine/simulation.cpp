@@ -5,17 +5,22 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/ring.hpp"
+#include "kvsim/base/text.hpp"
 #include "kvsim/engine/replica.hpp"
 #include "kvsim/engine/token_meter.hpp"
 
 namespace kvsim {
 namespace {
+
+/// Of timeline.csv; some 2 GB of memory.
+constexpr std::size_t max_timeline_samples = 20'000'000;
 
 /// `one`: a single replica, known to the compiler, because its loop is most of a small run.
 template <class AnyEngine, bool one>
@@ -27,11 +32,12 @@ public:
           workload_(workload),
           closed_loop_(options.max_concurrency.has_value() || workload.closed_loop()),
           tokens_(out_, options.warmup_time.has_value() || options.warmup_requests.has_value()),
-          loads_(static_cast<std::size_t>(options.replicas)) {
+          loads_(static_cast<std::size_t>(options.replicas)),
+          last_instant_(end_of_time.time_since_epoch() / options.replicas) {
         out_.usable_blocks = options.engine.num_gpu_blocks - 1;
         out_.block_size = options.engine.block_size;
         out_.replicas = options.replicas;
-        if (const auto n = workload.size_hint()) out_.requests.reserve(static_cast<std::size_t>(*n));
+        if (const auto n = workload.size_hint()) reserve_requests(*n);
         for (std::int64_t i = 0; i < options.replicas; ++i) add_replica(i, step_time);
         look_up_arrival();
     }
@@ -45,6 +51,7 @@ public:
             take_arrivals();
             start_steps();
             run_ahead();
+            if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
             if ((++events_ & 255) == 0) look_around();
             if (livelocked_) break;
         }
@@ -86,7 +93,22 @@ private:
         return next;
     }
 
+    void reserve_requests(std::int64_t count) {
+        try {
+            out_.requests.reserve(static_cast<std::size_t>(count));
+        } catch (const std::bad_alloc&) {
+            throw UserError("error: out of memory: " + std::to_string(count) + " requests need " +
+                            std::to_string(count * std::int64_t{sizeof(RequestRecord)} / GiB) +
+                            " GiB for their records alone; lower workload.requests");
+        }
+    }
+
     void move_clock(SimTime now) {
+        if (now > last_instant_) {
+            throw UserError("error: simulated time passes 146 years" +
+                            std::string(replicas_.size() > 1 ? " of all replicas together" : "") +
+                            ": a step takes, or requests lie, too long");
+        }
         if (started_) out_.integrals.in_system_dt += static_cast<Int128>(in_system_) * (now - now_).count();
         now_ = now;
     }
@@ -113,7 +135,7 @@ private:
     /// Steps in which nobody comes or goes concern one replica alone, so each may pass through its own up to the next arrival
     /// or sample.
     void run_ahead() {
-        SimTime horizon = joining_.empty() ? never : joining_.front().at;
+        SimTime horizon = joining_.empty() ? last_instant_ : std::min(last_instant_, joining_.front().at);
         if (may_issue()) horizon = std::min(horizon, next_arrival());
         if (next_sample_ != never) horizon = std::min(horizon, next_sample_ + SimDuration(1));
         if constexpr (one) return replicas_.front()->run_ahead(horizon);
@@ -152,7 +174,7 @@ private:
         RequestRecord& record = out_.requests.emplace_back();
         record.arrival = now_;
         record.prompt_tokens = static_cast<std::int32_t>(arrival_.prompt_tokens);
-        record.measured = !(options_.warmup_time && now_ < out_.first_arrival + *options_.warmup_time) &&
+        record.measured = !(options_.warmup_time && now_ - out_.first_arrival < *options_.warmup_time) &&
                           !(options_.warmup_requests && id < *options_.warmup_requests);
         if (!arrival_.external_id.empty()) out_.external_ids[id] = arrival_.external_id;
         if (!arrival_.request_class.empty()) out_.classes[id] = arrival_.request_class;
@@ -288,6 +310,7 @@ private:
     /// from the last one up to the first arrival on.
     void sample_timeline(SimTime next) {
         for (; next_sample_ < next; next_sample_ += options_.timeline_interval) {
+            if (out_.timeline.size() + replicas_.size() > max_timeline_samples) too_many_samples();
             for (std::size_t i = 0; i < replicas_.size(); ++i) {
                 const ReplicaState state = replicas_[i]->state();
                 TimelineSample& s = out_.timeline.emplace_back();
@@ -307,9 +330,16 @@ private:
         }
     }
 
-    /// Now and then: the user's interrupt, progress, and whether the run can end at all.
+    [[noreturn]] void too_many_samples() const {
+        throw UserError("error: output.timeline_interval: timeline.csv would have more than " +
+                        std::to_string(max_timeline_samples) + " rows (one each " +
+                        decimals(to_seconds(options_.timeline_interval), 9) + " s and replica, " +
+                        decimals(to_seconds(now_), 3) +
+                        " s simulated so far); make the interval longer, or switch it off with output.timeline: false");
+    }
+
+    /// Now and then: progress, and whether the run can end at all.
     void look_around() {
-        if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
         if (options_.on_progress && (events_ & 4095) == 0) options_.on_progress(out_, now_);
         for (const auto& replica : replicas_) livelocked_ = livelocked_ || replica->livelocked();
     }
@@ -329,8 +359,12 @@ private:
         out_.counters.completed_by_last_arrival = completed_by_last_arrival_;
         out_.counters.max_output_tokens_per_s = tokens_.peak();
         if (out_.counters.arrivals > 0 && out_.counters.rejected == out_.counters.arrivals) {
+            const auto shortest = std::min_element(
+                out_.requests.begin(), out_.requests.end(),
+                [](const RequestRecord& a, const RequestRecord& b) { return a.prompt_tokens < b.prompt_tokens; });
             throw UserError("no request fits: every prompt (" + std::to_string(out_.counters.arrivals) +
-                            " requests) is at or above max_model_len " + std::to_string(options_.engine.max_model_len) +
+                            " requests, the shortest of " + std::to_string(shortest->prompt_tokens) +
+                            " tokens) is at or above max_model_len " + std::to_string(options_.engine.max_model_len) +
                             " or needs more than the " + std::to_string(out_.usable_blocks) + " usable KV blocks of " +
                             std::to_string(out_.block_size) + " tokens");
         }
@@ -361,6 +395,7 @@ private:
     TokenMeter tokens_;
     std::vector<std::unique_ptr<ReplicaType>> replicas_;
     std::vector<ReplicaLoad> loads_;  // requests still in the front end
+    SimTime last_instant_;            // so that sums over the replicas fit as well
     Ring<Joining> joining_;           // in the front end, in order of arrival
     Joining at_once_;
     Arrival arrival_;

@@ -61,9 +61,9 @@ std::string_view without_organisation(std::string_view name) {
     return slash == std::string_view::npos ? name : name.substr(slash + 1);
 }
 
-void report_unknown(const Catalog::File& file, std::string_view kind, std::string_view name, const Mark& at,
-                    Diagnostics& diagnostics) {
-    std::vector<std::string_view> known;
+void report_unknown(const Catalog::File& file, std::string_view kind, std::string_view name,
+                    const std::vector<std::string>& aliases, const Mark& at, Diagnostics& diagnostics) {
+    std::vector<std::string_view> known(aliases.begin(), aliases.end());
     for (const Catalog::Entry& entry : file.entries) {
         known.push_back(entry.name);
         if (entry.name.find('/') != std::string::npos) known.push_back(without_organisation(entry.name));
@@ -380,7 +380,7 @@ std::vector<std::string> ModelSpec::missing_shape() const {
 }
 
 std::optional<ModelSpec> read_model(const Value& map, std::string name, Diagnostics& diagnostics) {
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     ModelFields m;
     model_schema().read(map, m, "model", diagnostics);
     if (!m.moe_map.is_null()) moe_schema().read(m.moe_map, m.moe, "moe", diagnostics);
@@ -390,7 +390,7 @@ std::optional<ModelSpec> read_model(const Value& map, std::string name, Diagnost
         attention_schema().read(item, group, "attention", diagnostics);
         m.attention.push_back(std::move(group));
     }
-    if (diagnostics.errors().size() != before) return std::nullopt;
+    if (diagnostics.error_count() != before) return std::nullopt;
     if (m.name.empty()) m.name = std::move(name);
 
     if (m.head_dim_given) {
@@ -412,15 +412,15 @@ std::optional<ModelSpec> read_model(const Value& map, std::string name, Diagnost
                                             std::to_string(m.layers));
         }
     }
-    if (diagnostics.errors().size() != before) return std::nullopt;
+    if (diagnostics.error_count() != before) return std::nullopt;
     return ModelSpec(std::move(m));
 }
 
 std::optional<GpuSpec> read_gpu(const Value& map, std::string name, Diagnostics& diagnostics) {
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     GpuSpec gpu;
     gpu_schema().read(map, gpu, "gpu", diagnostics);
-    if (diagnostics.errors().size() != before) return std::nullopt;
+    if (diagnostics.error_count() != before) return std::nullopt;
     if (gpu.name.empty()) gpu.name = std::move(name);
     if (gpu.memory.count() == 0) {
         // torch sees about 0.5 GiB less than nvidia-smi on every card that was observed with both.
@@ -482,7 +482,7 @@ std::optional<ModelSpec> Catalog::model(std::string_view name, const Mark& at, D
         if (!organisation && fold_name(without_organisation(entry.name)) == wanted) found.push_back(&entry);
     }
     if (found.empty()) {
-        report_unknown(data_->models, "model", name, at, diagnostics);
+        report_unknown(data_->models, "model", name, {}, at, diagnostics);
         return std::nullopt;
     }
     if (found.size() > 1) {
@@ -491,9 +491,9 @@ std::optional<ModelSpec> Catalog::model(std::string_view name, const Mark& at, D
         diagnostics.error(at, message);
         return std::nullopt;
     }
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     const Value map = parse_entry(data_->models, *found[0], diagnostics);
-    if (diagnostics.errors().size() != before) return std::nullopt;
+    if (diagnostics.error_count() != before) return std::nullopt;
     return read_model(map, found[0]->name, diagnostics);
 }
 
@@ -504,10 +504,10 @@ std::optional<GpuSpec> Catalog::gpu(std::string_view name, const Mark& at, Diagn
     }
     const std::string wanted = fold_name(name);
     const File& file = data_->gpus;
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     const auto read = [&](const Entry& entry) -> std::optional<GpuSpec> {
         const Value map = parse_entry(file, entry, diagnostics);
-        if (diagnostics.errors().size() != before) return std::nullopt;
+        if (diagnostics.error_count() != before) return std::nullopt;
         return read_gpu(map, entry.name, diagnostics);
     };
     for (const Entry& entry : file.entries) {
@@ -518,12 +518,18 @@ std::optional<GpuSpec> Catalog::gpu(std::string_view name, const Mark& at, Diagn
         const std::string_view text = std::string_view(file.text).substr(entry.begin, entry.end - entry.begin);
         if (wanted.empty() || fold_name(text).find(wanted) == std::string::npos) continue;
         std::optional<GpuSpec> gpu = read(entry);
-        if (diagnostics.errors().size() != before) return std::nullopt;
+        if (diagnostics.error_count() != before) return std::nullopt;
         for (const std::string& alias : gpu->aliases) {
             if (fold_name(alias) == wanted) return gpu;
         }
     }
-    report_unknown(file, "GPU", name, at, diagnostics);
+    std::vector<std::string> aliases;
+    for (const Entry& entry : file.entries) {
+        const std::optional<GpuSpec> gpu = read(entry);
+        if (diagnostics.error_count() != before) return std::nullopt;
+        aliases.insert(aliases.end(), gpu->aliases.begin(), gpu->aliases.end());
+    }
+    report_unknown(file, "GPU", name, aliases, at, diagnostics);
     return std::nullopt;
 }
 
@@ -534,15 +540,15 @@ std::optional<StepTimeConstants> Catalog::fitted_constants(const GpuSpec& gpu, c
     const File& file = data_->step_time;
     const auto entry = std::find_if(file.entries.begin(), file.entries.end(), [&](const Entry& e) { return e.name == wanted; });
     if (entry == file.entries.end()) {
-        report_unknown(file, "row of step-time constants", wanted, at, diagnostics);
+        report_unknown(file, "row of step-time constants", wanted, {}, at, diagnostics);
         return std::nullopt;
     }
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     const Value map = parse_entry(file, *entry, diagnostics);
-    if (diagnostics.errors().size() != before) return std::nullopt;
+    if (diagnostics.error_count() != before) return std::nullopt;
     StepTimeConstants row = read_constants(map, entry->name, diagnostics);
     if (has_blank(row)) fill_blanks(row, read_all_constants(file, diagnostics));
-    if (diagnostics.errors().size() != before) return std::nullopt;
+    if (diagnostics.error_count() != before) return std::nullopt;
     if (!own && !set_datasheet(row, gpu, at, diagnostics)) return std::nullopt;
     return row;
 }
@@ -552,11 +558,11 @@ std::optional<StepTimeConstants> Catalog::median_constants(const GpuSpec& gpu, c
         diagnostics.error(at, "no catalogue of step-time constants");
         return std::nullopt;
     }
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     StepTimeConstants row;
     fill_blanks(row, read_all_constants(data_->step_time, diagnostics));
     row.source = "median of the fitted GPUs";
-    if (diagnostics.errors().size() != before || !set_datasheet(row, gpu, at, diagnostics)) return std::nullopt;
+    if (diagnostics.error_count() != before || !set_datasheet(row, gpu, at, diagnostics)) return std::nullopt;
     return row;
 }
 

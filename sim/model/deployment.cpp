@@ -175,7 +175,7 @@ std::span<const std::string_view> planned_presets() {
 }
 
 Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& catalog, Diagnostics& diagnostics) {
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     const config::EngineConfig& given = scenario.engine;
     Deployment d;
     d.catalog = catalog;
@@ -194,12 +194,18 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         }
     }
 
+    if (d.data_parallel_size <= 65536 && d.replicas <= 65536 && d.engine_replicas() > 65535) {
+        diagnostics.error(mark_of(scenario, "hardware", "data_parallel_size"),
+                          fmt::format("data_parallel_size {} x replicas {} makes {} engines; at most 65535 are simulated",
+                                      d.data_parallel_size, d.replicas, d.engine_replicas()));
+    }
+
     Settings settings(scenario, d, diagnostics);
     const Preset* preset = &preset_table[0];
     if (given.preset) preset = find_preset(*given.preset, settings.mark("preset"), diagnostics);
     if (!scenario.model.is_null()) d.model = resolve_model(scenario.model, d.base, catalog, diagnostics);
     if (!scenario.hardware.gpu.is_null()) d.gpu = resolve_gpu(scenario.hardware.gpu, catalog, diagnostics);
-    if (diagnostics.errors().size() != before) return d;
+    if (diagnostics.error_count() != before) return d;
 
     EngineArgs& engine = d.engine;
     engine.preset = std::string(preset->name);
@@ -254,8 +260,8 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     }
 
     resolve_max_model_len(given, d, settings);
-    if (diagnostics.errors().size() == before) resolve_batch_limits(given, d, settings);
-    if (diagnostics.errors().size() != before) return d;
+    if (diagnostics.error_count() == before) resolve_batch_limits(given, d, settings);
+    if (diagnostics.error_count() != before) return d;
 
     MemoryOptions memory;
     memory.model = d.model;
@@ -272,6 +278,16 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     memory.kv_cache_memory_bytes = given.kv_cache_memory_bytes;
     memory.activation_memory_bytes = given.activation_memory_bytes;
     memory.non_torch_memory_bytes = given.non_torch_memory_bytes;
+    // What would be missing only because it was written wrongly has been reported.
+    const auto written = [&](std::string_view section, std::string_view key) {
+        const Value* map = scenario.root.find(section);
+        return map != nullptr && (!map->is_map() || map->find(key) != nullptr);
+    };
+    if (before > 0 && !d.gpu && !given.num_gpu_blocks_override && !given.kv_cache_memory_bytes &&
+        (written("engine", "num_gpu_blocks_override") || written("engine", "kv_cache_memory_bytes") ||
+         written("hardware", "gpu"))) {
+        return d;
+    }
     const Value* section = scenario.root.find(d.model ? "model" : "engine");
     if (auto budget = derive_kv_budget(memory, section != nullptr ? section->mark : scenario.root.mark, diagnostics)) {
         d.budget = std::move(*budget);
@@ -285,6 +301,7 @@ std::unique_ptr<StepTimeModel> make_step_time(const config::Choice& choice, cons
                                               Diagnostics& diagnostics) {
     std::string name = choice.name;
     if (name.empty()) {
+        if (choice.name_mark.source) return nullptr;  // written, wrong and reported
         if (!deployment.model || !deployment.gpu) {
             diagnostics.error(choice.name_mark,
                               fmt::format("step_time is needed: without {} only `{{model: constant, step: ...}}` and "

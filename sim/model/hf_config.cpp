@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "kvsim/base/text.hpp"
 #include "kvsim/model/catalog.hpp"
 
 namespace kvsim {
@@ -111,7 +112,8 @@ std::string joined(const std::vector<std::string>& words) {
 
 /// Storage of the linear layers; "" when the method is not known.
 std::string weight_dtype(const json* quantization, const std::string& plain) {
-    if (quantization == nullptr || !quantization->is_object()) return plain;
+    if (quantization == nullptr) return plain;
+    if (!quantization->is_object()) return "";
     const std::string method = quantization->value("quant_method", std::string());
     const auto bits = [&](const json& object, const char* key, int otherwise) {
         const auto it = object.find(key);
@@ -136,6 +138,11 @@ std::string weight_dtype(const json* quantization, const std::string& plain) {
         return n == 4 ? "awq" : "";
     }
     return "";
+}
+
+bool is_dtype(std::string_view name) {
+    constexpr std::array<std::string_view, 6> plain{"bfloat16", "float16", "half", "float32", "float", "auto"};
+    return std::find(plain.begin(), plain.end(), name) != plain.end() || name.starts_with("float8");
 }
 
 /// vLLM stretches the declared length by the rope factor unless the scaling is llama3's or longrope's.
@@ -250,9 +257,14 @@ std::optional<ModelSpec> read_hf_config(std::string_view text, std::string name,
         m.qkv_bias = r.flag("attention_bias", known->qkv_bias);
         m.qk_norm = r.flag("use_qk_norm", known->qk_norm);
 
-        std::string plain = r.text("torch_dtype");
-        if (plain.empty()) plain = r.text("dtype");
-        if (plain != "float16") plain = "bfloat16";  // vLLM's `auto` runs float32 checkpoints in 16 bit
+        std::string plain;
+        for (const char* key : {"dtype", "torch_dtype"}) {  // newer files say dtype; the older key wins
+            const json* written = r.find(key);
+            if (written == nullptr) continue;
+            plain = r.text(key);
+            if (!is_dtype(plain)) r.wrong.push_back(std::string(key) + " is no element type: " + excerpt(written->dump(), 40));
+        }
+        plain = plain == "float16" || plain == "half" ? "float16" : "bfloat16";  // vLLM's `auto` runs float32 in 16 bit
         m.dtype = weight_dtype(r.find("quantization_config"), plain);
         if (m.dtype.empty()) {
             r.wrong.emplace_back("quantization_config is not one of fp8, awq, gptq, compressed-tensors (4 or 8 bit)");
@@ -269,7 +281,12 @@ std::optional<ModelSpec> read_hf_config(std::string_view text, std::string name,
         if (!r.missing.empty()) r.wrong.insert(r.wrong.begin(), "missing " + joined(r.missing));
         if (!r.wrong.empty()) return fail(joined(r.wrong));
         return m;
-    } catch (const json::exception& error) { return fail(std::string("not a config.json: ") + error.what()); }
+    } catch (const json::exception& error) {
+        std::string_view what = error.what();  // "[json.exception.KIND.NUMBER] ..."
+        if (const std::size_t end = what.find("] "); what.starts_with('[') && end != std::string_view::npos)
+            what.remove_prefix(end + 2);
+        return fail("not a config.json: " + excerpt(what, 300));
+    }
 }
 
 }  // namespace kvsim

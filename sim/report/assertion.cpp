@@ -28,7 +28,7 @@ std::string_view trim(std::string_view text) {
 }
 
 [[noreturn]] void fail(std::string_view text, const std::string& why) {
-    throw UserError("assertion '" + std::string(text) + "': " + why);
+    throw UserError("assertion '" + excerpt(text) + "': " + why);
 }
 
 struct Scale {

@@ -61,14 +61,14 @@ std::vector<config::FieldDoc> affine_step_docs() {
 
 std::unique_ptr<StepTimeModel> make_affine_step(const Deployment&, const config::Value& params,
                                                 config::Diagnostics& diagnostics) {
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     Affine c;
     if (params.is_map()) {
         schema().read(params, c, "step_time", diagnostics);
     } else {
         diagnostics.error(params.mark, "step_time affine needs coefficients: {model: affine, c0: 5ms, per_token: 20us}");
     }
-    if (diagnostics.errors().size() != before) return nullptr;
+    if (diagnostics.error_count() != before) return nullptr;
     if (c.c0.ns + c.per_token.ns + c.per_sequence.ns + c.per_context_token.ns <= 0) {
         diagnostics.error(params.mark,
                           "step_time affine: at least one of c0, per_token, per_sequence, per_context_token must be positive");

@@ -38,14 +38,14 @@ std::vector<config::FieldDoc> constant_step_docs() {
 
 std::unique_ptr<StepTimeModel> make_constant_step(const Deployment&, const config::Value& params,
                                                   config::Diagnostics& diagnostics) {
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     Constant c;
     if (params.is_map()) {
         schema().read(params, c, "step_time", diagnostics);
     } else {
         diagnostics.error(params.mark, "step_time constant needs its step: {model: constant, step: 10ms}");
     }
-    if (diagnostics.errors().size() != before) return nullptr;
+    if (diagnostics.error_count() != before) return nullptr;
     return std::make_unique<ConstantStep>(c.step);
 }
 

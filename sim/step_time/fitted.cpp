@@ -11,11 +11,11 @@ std::vector<config::FieldDoc> fitted_step_docs() {
 std::unique_ptr<StepTimeModel> make_fitted_step(const Deployment& deployment, const config::Value& params,
                                                 config::Diagnostics& diagnostics) {
     if (!check_physics("fitted", deployment, params, diagnostics)) return nullptr;
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     const GpuSpec& gpu = *deployment.gpu;
     const auto constants = deployment.catalog.fitted_constants(gpu, params.mark, diagnostics);
     if (!constants) {
-        if (diagnostics.errors().size() == before) {
+        if (diagnostics.error_count() == before) {
             diagnostics.error(params.mark, "no fitted constants for GPU " + gpu.name + "; use {model: roofline}");
         }
         return nullptr;

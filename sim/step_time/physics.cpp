@@ -46,7 +46,7 @@ std::vector<config::FieldDoc> physics_docs() {
 
 bool check_physics(std::string_view name, const Deployment& deployment, const config::Value& params,
                    config::Diagnostics& diagnostics) {
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     if (params.is_map()) {
         NoParameters none;
         schema().read(params, none, "step_time", diagnostics);
@@ -61,7 +61,7 @@ bool check_physics(std::string_view name, const Deployment& deployment, const co
             diagnostics.error(params.mark, what + ": model " + deployment.model->name + " does not state " + missing);
         }
     }
-    return diagnostics.errors().size() == before;
+    return diagnostics.error_count() == before;
 }
 
 std::unique_ptr<StepTimeModel> make_physics(const StepTimeConstants& constants, const Deployment& deployment, std::string tier,

@@ -56,12 +56,12 @@ inline const config::Mark& mark_of(const config::Value& params, std::string_view
 template <class P>
 bool read_length_params(const config::Schema<P>& schema, const config::Value& params, P& out, std::string_view where,
                         config::Diagnostics& diagnostics) {
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     schema.read(params, out, where, diagnostics);
-    if (diagnostics.errors().size() == before && out.min && out.max && *out.min > *out.max)
+    if (diagnostics.error_count() == before && out.min && out.max && *out.min > *out.max)
         diagnostics.error(mark_of(params, "min"), std::string(where) + ": min " + std::to_string(*out.min) + " is above max " +
                                                       std::to_string(*out.max));
-    return diagnostics.errors().size() == before;
+    return diagnostics.error_count() == before;
 }
 
 /// The law has no mass between its bounds.

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/config/diagnostics.hpp"
 
 namespace kvsim {
 
@@ -40,8 +41,7 @@ bool LineReader::refill() {
         fail(1, "line longer than 64 MiB");
     }
     if (buffer_.size() < end_ + chunk) buffer_.resize(std::max(end_ + chunk, buffer_.size() * 2));
-    ssize_t got = 0;
-    do { got = ::read(fd_, buffer_.data() + end_, buffer_.size() - end_); } while (got < 0 && errno == EINTR);
+    const ssize_t got = ::read(fd_, buffer_.data() + end_, buffer_.size() - end_);  // interrupted: the user's wish to stop
     if (got < 0) throw UserError(name_ + ": error: cannot read the trace: " + std::strerror(errno));
     end_ += static_cast<std::size_t>(got);
     at_end_ = got == 0;
@@ -77,12 +77,14 @@ bool LineReader::find_line(std::size_t& length) {
 }
 
 bool LineReader::next(std::string_view& line) {
+    line_ = {};
     std::size_t length = 0;
     if (!find_line(length)) return false;
     line = std::string_view(buffer_.data() + begin_, length);
     begin_ = std::min(end_, begin_ + length + 1);
     ++line_number_;
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    line_ = line;
     return true;
 }
 
@@ -92,8 +94,7 @@ std::string_view LineReader::peek() {
 }
 
 void LineReader::fail(std::size_t column, const std::string& message) const {
-    throw UserError(name_ + ":" + std::to_string(std::max<std::int64_t>(1, line_number_)) + ":" + std::to_string(column) +
-                    ": error: " + message);
+    throw UserError(config::located_error(name_, std::max<std::int64_t>(1, line_number_), line_, column, message));
 }
 
 }  // namespace kvsim

@@ -24,7 +24,8 @@ public:
     std::string_view peek();
     [[nodiscard]] std::int64_t line_number() const { return line_number_; }  ///< of the line next() gave; from 1
 
-    /// Throws UserError `name:line:column: error: message` at the line next() gave; column counts bytes from 1.
+    /// Throws UserError `name:line:column: error: message` with the line that next() gave and a caret; column counts bytes
+    /// from 1. While that line is valid, or after the end.
     [[noreturn]] void fail(std::size_t column, const std::string& message) const;
 
 private:
@@ -38,6 +39,7 @@ private:
     bool at_end_ = false;
     bool started_ = false;
     std::int64_t line_number_ = 0;
+    std::string_view line_;
 };
 
 }  // namespace kvsim

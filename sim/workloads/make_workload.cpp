@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/base/text.hpp"
 #include "kvsim/model/pieces.hpp"
 #include "kvsim/model/workload_pieces.hpp"
 
@@ -21,6 +22,8 @@ const std::string* naming_key(const Value& map, std::string_view key, std::strin
     diagnostics.error(name ? name->mark : map.mark, std::string(where) + " needs '" + std::string(key) + "', a name");
     return nullptr;
 }
+
+constexpr double max_expected_requests = 1e9;  // the most that workload.requests may ask for
 
 struct PrefixConfig {
     std::int64_t groups = 1;
@@ -64,16 +67,18 @@ const config::Schema<TraceConfig>& trace_schema() {
 
 std::unique_ptr<Workload> replay_of(const config::WorkloadConfig& config, std::uint64_t seed, const std::filesystem::path& base,
                                     Diagnostics& diagnostics) {
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
+    const bool told = !diagnostics.ok();  // the scenario's reader says so at the key
     for (const auto& [value, key] : {std::pair{&config.arrivals, "arrivals"}, std::pair{&config.prompt_tokens, "prompt_tokens"},
                                      std::pair{&config.output_tokens, "output_tokens"}, std::pair{&config.prefix, "prefix"}}) {
-        if (!value->is_null()) diagnostics.error(value->mark, std::string(key) + " does not go with trace: the trace has it");
+        if (!value->is_null() && !told)
+            diagnostics.error(value->mark, std::string(key) + " does not go with trace: the trace has it");
     }
     TraceConfig t;
     trace_schema().read(config.trace, t, "trace", diagnostics);
     if (!t.format.empty())
         find_entry(trace_formats(), "trace format", t.format, config.trace.find("format")->mark, diagnostics);
-    if (diagnostics.errors().size() != before) return nullptr;
+    if (diagnostics.error_count() != before) return nullptr;
 
     const ReplayOptions options{{t.trace_block_size}, t.jitter, config.rate_scale, config.requests, config.duration};
     std::filesystem::path path = t.path;
@@ -82,7 +87,9 @@ std::unique_ptr<Workload> replay_of(const config::WorkloadConfig& config, std::u
     try {
         reader = open_trace(path, t.format, options.trace);
     } catch (const UserError& e) {
-        diagnostics.error(config.trace.find("path")->mark, e.what());
+        std::string message = e.what();
+        if (const std::size_t at = message.find("error: "); at != std::string::npos) message.erase(at, 7);
+        diagnostics.error(config.trace.find("path")->mark, std::move(message));
         return nullptr;
     }
     const TraceReader& watched = *reader;
@@ -147,9 +154,9 @@ std::unique_ptr<ArrivalProcess> make_arrivals(const Value& value, double rate_sc
     if (!name) return nullptr;
     const auto* entry = find_entry(arrival_processes(), "arrival process", *name, map.find("process")->mark, diagnostics);
     if (!entry) return nullptr;
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     std::unique_ptr<ArrivalProcess> process = entry->make(map, rate_scale, seed, diagnostics);
-    return diagnostics.errors().size() == before ? std::move(process) : nullptr;
+    return diagnostics.error_count() == before ? std::move(process) : nullptr;
 }
 
 std::optional<ArrivalInfo> configured_arrivals(const config::WorkloadConfig& config) {
@@ -169,12 +176,12 @@ std::vector<config::FieldDoc> trace_docs() {
 
 std::unique_ptr<Workload> make_workload(const config::WorkloadConfig& config, std::uint64_t seed,
                                         const std::filesystem::path& base, Diagnostics& diagnostics) {
-    const std::size_t before = diagnostics.errors().size();
+    const std::size_t before = diagnostics.error_count();
     if (!(config.rate_scale > 0) || !std::isfinite(config.rate_scale))
         diagnostics.error(config.mark, "rate_scale must be above 0 and finite");
     if (config.requests && (*config.requests < 1 || *config.requests > std::int64_t{std::numeric_limits<RequestId>::max()}))
         diagnostics.error(config.mark, "requests must be between 1 and 4294967295");
-    if (diagnostics.errors().size() != before) return nullptr;
+    if (diagnostics.error_count() != before) return nullptr;
     if (!config.trace.is_null()) return replay_of(config, seed, base, diagnostics);
 
     SyntheticLaws laws;
@@ -194,16 +201,21 @@ std::unique_ptr<Workload> make_workload(const config::WorkloadConfig& config, st
         laws.prefix.emplace(PrefixLaw{p.groups, p.share, nullptr});
         if (!p.tokens.is_null()) laws.prefix->tokens = make_length_law(p.tokens, "prefix.tokens", diagnostics);
     }
-    if (!config.requests) {
+    // A `requests` or `duration` that was wrong has been reported and is no missing one.
+    if (!config.requests && diagnostics.ok()) {
+        const double expected = config.duration ? to_seconds(*config.duration) * laws.arrivals->info().rate : 0;
         if (!config.duration) {
             diagnostics.error(config.mark, "workload needs requests or duration, or it never ends");
         } else if (laws.arrivals && std::isinf(laws.arrivals->info().rate)) {
             diagnostics.error(config.mark, "workload needs requests: all of them arrive at once");
         } else if (laws.arrivals && laws.arrivals->info().rescale) {
             diagnostics.error(config.mark, "arrivals.rescale needs workload.requests");
+        } else if (expected > max_expected_requests) {
+            diagnostics.error(config.mark, "workload.duration x arrivals.rate makes about " + shortest(std::round(expected)) +
+                                               " requests; at most " + shortest(max_expected_requests) + " are simulated");
         }
     }
-    if (diagnostics.errors().size() != before) return nullptr;
+    if (!diagnostics.ok()) return nullptr;
     return make_synthetic(std::move(laws), seed);
 }
 

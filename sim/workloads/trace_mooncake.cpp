@@ -94,18 +94,17 @@ public:
                 return "an object";
             case '[':
                 return "a list";
-            case 't':
-                return "true";
-            case 'f':
-                return "false";
-            case 'n':
-                return "null";
-            case 'N':
-            case 'I':
-                return "NaN or Infinity";
             default:
-                return {'\'', *p_, '\''};
+                break;
         }
+        const std::string_view rest(p_, static_cast<std::size_t>(end_ - p_));
+        for (const std::string_view word : {"true", "false", "null"}) {
+            if (rest.starts_with(word)) return std::string(word);
+        }
+        if (rest.starts_with("NaN") || rest.starts_with("Infinity")) return "NaN or Infinity";
+        std::string quoted(1, '\'');
+        quoted += excerpt(rest.substr(0, 1));
+        return quoted += '\'';
     }
 
     /// A string's characters: a view into the line when it has no escapes, else into `scratch`.

@@ -12,7 +12,7 @@
 
 namespace kvsim::app {
 
-/// SIGINT and SIGTERM set stop_requested(); a second one kills at once.
+/// SIGINT, SIGTERM and SIGHUP set stop_requested(); a second one kills at once.
 void install_signal_handlers();
 const std::atomic<bool>& stop_requested();
 /// The signal that set it; 0 when none did.
@@ -23,6 +23,11 @@ void throw_if_stopped();
 /// Writes to standard output. Throws UserError when that fails (disk full, closed).
 void print(std::string_view text);
 void flush_output();
+
+/// The message with `error: ` before it, unless it carries such a head, perhaps behind its place.
+std::string headed(std::string_view message);
+/// A headed error on standard error; nothing in it can move the terminal's cursor.
+void print_error(std::string_view message);
 
 /// Log lines go to standard error. `level`: trace, debug, info, warn, error, off.
 void set_log_level(std::string_view level);

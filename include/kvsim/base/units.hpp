@@ -24,6 +24,8 @@ using SimTime = SimClock::time_point;
 
 /// Later than every event of every run; what a piece without a pending event reports.
 inline constexpr SimTime never = SimTime::max();
+/// Nothing is simulated beyond it (146 years), so that the sum of two times, or of a time and a step, always fits.
+inline constexpr SimTime end_of_time{SimDuration((std::int64_t{1} << 62) - 1)};
 
 constexpr double to_seconds(SimDuration d) {
     return static_cast<double>(d.count()) * 1e-9;

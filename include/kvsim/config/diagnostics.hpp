@@ -2,6 +2,7 @@
 // Errors and warnings about the user's input, collected so that one pass reports all of them.
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,6 +11,11 @@
 #include "kvsim/config/value.hpp"
 
 namespace kvsim::config {
+
+/// One error of a text of which only the line is at hand, in the form below. `column` counts bytes from 1 and is printed as
+/// characters; no picture of an empty line.
+std::string located_error(std::string_view name, std::int64_t line_number, std::string_view line, std::size_t column,
+                          std::string_view message);
 
 class Diagnostics {
 public:

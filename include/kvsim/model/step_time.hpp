@@ -35,9 +35,8 @@ struct DecodeLine {
 /// double nanoseconds -> SimDuration: rounded half up once, never below 1 ns. Every model ends with this, so that the jump
 /// over several decode steps and the step-by-step form agree to the bit.
 inline SimDuration round_step(double ns) {
-    // Beyond 2^62 ns (146 years) nothing is simulated any more; the cap keeps the conversion defined.
-    constexpr double longest = 4611686018427387904.0;
-    if (!(ns < longest)) return SimDuration(static_cast<std::int64_t>(longest));
+    constexpr double longest = 4611686018427387904.0;  // 2^62: the cap keeps the conversion defined
+    if (!(ns < longest)) return end_of_time.time_since_epoch();
     return SimDuration(ns < 1 ? 1 : static_cast<std::int64_t>(ns + 0.5));
 }
 

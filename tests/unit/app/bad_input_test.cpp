@@ -1,6 +1,11 @@
 // What a user may get wrong: exit 2, one clear message, nothing written.
 
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <chrono>
 
 #include "cli.hpp"
 
@@ -176,4 +181,154 @@ TEST_CASE("bad input: no request can ever fit") {
     CHECK(done.out.empty());
     CHECK_FALSE(done.err.empty());
     CHECK(folder.files() == std::vector<std::string>{"s.yaml"});
+}
+
+TEST_CASE("bad input: more mistakes than are kept do not hide that there were some") {
+    std::string text;
+    for (int i = 0; i < 3000; ++i) text.append("k").append(std::to_string(i)).append(": 1\n");
+    check_refused(text, "... and ");
+}
+
+TEST_CASE("bad input: a mistake is reported once, without what follows from it") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    const auto errors_of = [&](const std::string& set) {
+        const Finished done = run_in(folder, {"s.yaml", "--set", set});
+        CHECK(done.exit == 2);
+        CAPTURE(done.err);
+        std::size_t count = 0;
+        for (std::size_t at = 0; (at = done.err.find("error: ", at)) != std::string::npos; ++at) ++count;
+        return count;
+    };
+    CHECK(errors_of("workload.requests=5000000000") == 1);
+    CHECK(errors_of("engine=5") == 1);
+    CHECK(errors_of("engine.num_gpu_blocks_override=null") == 1);
+    CHECK(errors_of("step_time={}") == 1);
+    CHECK(errors_of("step_time=[]") == 1);
+    CHECK(errors_of("workload.trace={path: t.jsonl}") == 4);  // three keys beside it, and no such file
+    CHECK(has(run_in(folder, {"s.yaml", "--set", "step_time=constant"}).err, "--set step_time=constant:1:11: error: "));
+}
+
+TEST_CASE("bad input: an alias is a near name too") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    CHECK(has(run_in(folder, {"s.yaml", "--set", "hardware.gpu=H10"}).err, "did you mean 'H100'?"));
+}
+
+TEST_CASE("bad input: a trace's error shows the line and a caret") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml",
+                 "model: meta-llama/Llama-3.1-8B-Instruct\n"
+                 "engine: {preset: vllm-v1, max_model_len: 4096, num_gpu_blocks_override: 400}\n"
+                 "step_time: {model: constant, step: 10ms}\n"
+                 "workload: {trace: {path: t.jsonl, format: mooncake}}\n");
+    folder.write("t.jsonl",
+                 std::string("{\"timestamp\": 0, \"input_length\": 6, \"output_length\": 5}\n{\"timestamp\": 3, \"inp"));
+    CHECK(run_in(folder, {"s.yaml"}).err ==
+          "t.jsonl:2:18: error: text without its closing quote\n"
+          "{\"timestamp\": 3, \"inp\n" +
+              std::string(17, ' ') + "^\n");
+    folder.write("t.jsonl", std::string("\0\0\n", 3));
+    CHECK(run_in(folder, {"s.yaml"}).err == "t.jsonl:1:1: error: expected an object, found '?'\n??\n^\n");
+    folder.write("t.jsonl", "name: small\n");
+    CHECK(has(run_in(folder, {"s.yaml"}).err, "expected an object, found 'n'"));
+}
+
+TEST_CASE("bad input: what reaches the terminal is text") {
+    const TemporaryFolder folder;
+    CHECK(run_in(folder, {"./a\x1b[31m\xff"}).err == "error: cannot read './a?[31m?': No such file or directory\n");
+    folder.write("s.yaml", small_scenario());
+    folder.write("c.json", "\xff\xfe");
+    const Finished done = run_in(folder, {"s.yaml", "--set", "model=./c.json"});
+    CHECK(done.exit == 2);
+    CHECK(has(done.err, "not a config.json: parse error at line 1, column 1"));
+    CHECK_FALSE(has(done.err, "\xff"));
+    CHECK(run_in(folder, {std::string(5000, 'x')}).err.size() < 400);
+    CHECK(has(run_in(folder, {"check", "none.yaml"}).err, "error: cannot read 'none.yaml'"));
+}
+
+TEST_CASE("bad input: sizes beyond what can be simulated are refused with a reason") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    const auto refused = [&](const std::vector<std::string>& sets, std::string_view message) {
+        std::vector<std::string> args{"s.yaml"};
+        for (const std::string& set : sets) args.insert(args.end(), {"--set", set});
+        const Finished done = run_in(folder, args);
+        CAPTURE(done.err);
+        CHECK(done.exit == 2);
+        CHECK(has(done.err, message));
+        CHECK_FALSE(std::filesystem::exists(folder.path() / "results"));
+    };
+    refused({"output.timeline_interval=1ns"}, "output.timeline_interval: timeline.csv would have more than 20000000 rows");
+    refused({"hardware={data_parallel_size: 1024, replicas: 65535}"}, "at most 65535 are simulated");
+    refused({"step_time={model: constant, step: 2500000h}", "output.timeline=false"}, "simulated time passes 146 years");
+    refused({"engine.api=25h"}, "api must be at most 86400s");
+    folder.write(
+        "s.yaml",
+        "model: meta-llama/Llama-3.1-8B-Instruct\n"
+        "engine: {max_model_len: 4096, num_gpu_blocks_override: 400}\n"
+        "step_time: {model: constant, step: 10ms}\n"
+        "workload: {duration: 876000h, arrivals: {process: poisson, rate: 5/s}, prompt_tokens: 10, output_tokens: 2}\n");
+    refused({}, "makes about 15768000000 requests; at most 1000000000 are simulated");
+}
+
+TEST_CASE("bad input: a warm-up longer than the run does not overflow") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    const Finished done = run_in(folder, {"s.yaml", "--set", "measure.warmup=2562047h", "--set",
+                                          "workload.arrivals.rate=1e-7/s", "--set", "output.timeline=false"});
+    CHECK(done.exit == 0);
+}
+
+TEST_CASE("bad input: a config.json with a wrong element type or quantization") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    const std::string head =
+        "{\"model_type\": \"llama\", \"hidden_size\": 4096, \"num_hidden_layers\": 32, \"num_attention_heads\": 32, "
+        "\"num_key_value_heads\": 8, \"intermediate_size\": 14336, \"vocab_size\": 128256, \"max_position_embeddings\": 131072";
+    const auto run_with = [&](const std::string& more) {
+        folder.write("c.json", head + more + "}");
+        return run_in(folder, {"s.yaml", "--set", "model=./c.json"});
+    };
+    CHECK(run_with("").exit == 0);
+    CHECK(run_with(", \"torch_dtype\": \"float32\"").exit == 0);
+    CHECK(has(run_with(", \"torch_dtype\": \"bflot16\"").err, "torch_dtype is no element type: \"bflot16\""));
+    CHECK(has(run_with(", \"torch_dtype\": 16").err, "torch_dtype is no element type: 16"));
+    CHECK(has(run_with(", \"quantization_config\": 5").err, "quantization_config is not one of"));
+}
+
+TEST_CASE("bad input: outputs that would destroy something else") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    folder.write("t.yaml", "name: summary.csv\n" + small_scenario().substr(std::string("name: small\n").size()));
+    CHECK(has(run_in(folder, {"s.yaml", "--steps", "./s.yaml"}).err, "would overwrite the scenario"));
+    CHECK(slurp(folder.path() / "s.yaml") == small_scenario());
+    CHECK(has(run_in(folder, {"s.yaml", "t.yaml", "--out", "o"}).err, "beside the folders"));
+    CHECK_FALSE(std::filesystem::exists(folder.path() / "o"));
+}
+
+TEST_CASE("bad input: waiting for the other end of a pipe can be interrupted") {
+    const TemporaryFolder folder;
+    REQUIRE(mkfifo((folder.path() / "f.yaml").c_str(), 0600) == 0);
+    const auto started = std::chrono::steady_clock::now();
+    const auto after_a_while = [&] { return std::chrono::steady_clock::now() - started > std::chrono::milliseconds(200); };
+    const Finished done =
+        run_program({"f.yaml"}, {.folder = folder.path(), .output = {}, .interrupt_when = after_a_while, .signal = SIGINT});
+    CHECK(done.exit == 130);
+}
+
+TEST_CASE("bad input: a file-size limit is a full disk") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    struct rlimit before {};
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    struct rlimit small = before;
+    small.rlim_cur = 2000;
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);  // the child inherits it
+    const Finished done = run_in(folder, {"s.yaml", "--quiet"});
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    CHECK(done.exit == 2);
+    CHECK(has(done.err, "requests.csv': File too large"));
+    CHECK(folder.files() == std::vector<std::string>{"s.yaml"});
+    CHECK_FALSE(std::filesystem::exists(folder.path() / "results"));
 }

@@ -90,8 +90,8 @@ TEST_CASE("round_step rounds half up, once, and never below 1 ns") {
     CHECK(round_step(0).count() == 1);
     CHECK(round_step(1.49).count() == 1);
     CHECK(round_step(2.5).count() == 3);
-    CHECK(round_step(1e300).count() == (std::int64_t{1} << 62));
-    CHECK(round_step(std::nan("")).count() == (std::int64_t{1} << 62));
+    CHECK(round_step(1e300) == end_of_time.time_since_epoch());
+    CHECK(round_step(std::nan("")) == end_of_time.time_since_epoch());
 }
 
 TEST_CASE("constant and affine") {
