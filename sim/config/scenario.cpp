@@ -92,7 +92,8 @@ const Schema<WorkloadConfig>& workload_schema() {
         field("rate_scale", &WorkloadConfig::rate_scale, "factor on the arrival rate", positive).by_default("1"),
         field("max_concurrency", &WorkloadConfig::max_concurrency, "requests in the system at once; further ones arrive late",
               at_least_one),
-        field("arrivals", &WorkloadConfig::arrivals, "{process: ..., ...}: when requests arrive; required without a trace"),
+        field("arrivals", &WorkloadConfig::arrivals,
+              "{process: ..., ...}: when requests arrive; required without a trace or max_concurrency"),
         field("prompt_tokens", &WorkloadConfig::prompt_tokens,
               "{distribution: ..., ...} or an integer; required without a trace"),
         field("output_tokens", &WorkloadConfig::output_tokens,
@@ -287,12 +288,14 @@ bool read_workload(Scenario& into, const Value& value, Diagnostics& diagnostics)
     const bool traced = find_member(value, "trace") != nullptr;
     // With a kind of workload that is not supported the missing keys are no second mistake.
     const bool other_kind = find_member(value, "users") != nullptr || find_member(value, "classes") != nullptr;
+    // Clients with a concurrency limit and no arrival process send as fast as it lets them.
+    const bool limited = find_member(value, "max_concurrency") != nullptr;
     std::string missing;
     for (const std::string_view key : {"arrivals", "prompt_tokens", "output_tokens", "prefix"}) {
         const Member* member = find_member(value, key);
         if (traced && member != nullptr) {
             diagnostics.error(member->key_mark, std::string(key) + " cannot stand beside trace, which already gives it");
-        } else if (!traced && !other_kind && member == nullptr && key != "prefix") {
+        } else if (!traced && !other_kind && member == nullptr && key != "prefix" && !(key == "arrivals" && limited)) {
             missing += (missing.empty() ? "'" : ", '") + std::string(key) + "'";
         }
     }

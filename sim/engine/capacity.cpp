@@ -42,8 +42,13 @@ std::optional<double> saturated_rate(const SimulationOptions& options, const Ste
     Backlog backlog(workload, most);
     const Outcome outcome = simulate(plain, step_time, router, backlog);
     const std::int64_t finished = outcome.integrals.finished_while_waiting;
-    if (!outcome.stall_report.empty() || finished < 100 || finished * 2 < outcome.counters.completed) return std::nullopt;
-    return static_cast<double>(finished) / to_seconds(outcome.integrals.any_waiting) * static_cast<double>(options.replicas);
+    const std::int64_t completed = outcome.counters.completed;
+    if (!outcome.stall_report.empty() || completed < 100) return std::nullopt;
+    if (finished >= 100 && finished * 2 >= completed) {
+        return static_cast<double>(finished) / to_seconds(outcome.integrals.any_waiting) *
+               static_cast<double>(options.replicas);
+    }
+    return static_cast<double>(completed) / to_seconds(outcome.end - outcome.first_arrival);
 }
 
 }  // namespace kvsim

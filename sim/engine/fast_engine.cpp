@@ -378,79 +378,134 @@ SimDuration FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, Sim
     // Both batches of the queue must be plain decode steps, and nobody may finish in them.
     if (current.shape.sequences != decoders_ || current.decoders != decoders_) return {};
     if (next && (next->shape.sequences != decoders_ || next->decoders != decoders_)) return {};
-    if (bucket(batch_ - 1).count > 0 || (next && bucket(batch_ - 2).count > 0)) return {};
+    if (somebody_ends_in(batch_ - 1) || (next && somebody_ends_in(batch_ - 2))) return {};
 
     const std::optional<DecodeLine> line = step_time.decode_line(decoders_);
+    // Prices must rise with the context, and the dearest weighted with all rows stay far from the end of time; then neither
+    // they nor the sums below need a check one by one.
+    constexpr std::int64_t stride = 1 << 20;  // at most so many steps: the user's interrupt is looked for in between
+    if (!line || line->per_context_ns < 0 || line->base_ns < 1) return {};
+    const double dearest = line->base_ns + line->per_context_ns * static_cast<double>(decode_context_ + decoders_ * stride);
+    if (dearest * static_cast<double>(decoders_ + 1) > 1e18) return {};
+
+    // The state changes in steps of known size at known instants, so its integrals need only the sum of the instants and of
+    // the instants weighted with the blocks taken. Everything the loop touches lives in locals: it is most of the time of a
+    // run with long outputs.
+    const double base = line->base_ns + 0.5;
+    const double slope = line->per_context_ns;
     const std::int64_t rows = decoders_;
-    const SimTime start = integrated;
+    const SimTime origin = integrated;
+    const SimTime first_end = end;
+    const SimTime first_update = last_update_;
+    const SimDuration first_pending = next ? next->duration : SimDuration{};
     Batch& newest = next ? *next : current;
-    StepShape shape = newest.shape;
-    SimDuration pending = newest.duration;
-    SimDuration flying = current.duration;
-    SimDuration stepping{};
-    Int128 used_dt = 0;
-    Int128 held_dt = 0;
+    const List* const phases = phases_.data();
+    const std::size_t last_phase = phases_.size() - 1;
+    const List* const buckets = buckets_.data();
+    const std::size_t bucket_mask = bucket_mask_;
+    SimTime* const scheduled_at = scheduled_at_.data();
+    const std::size_t scheduled_mask = scheduled_mask_;
+    LogLinearHistogram::Slow gaps(tokens_.measured_gaps(), measured_decoders_);
+    std::optional<LogLinearHistogram::Slow> all_gaps;
+    if (LogLinearHistogram* all = tokens_.all_gaps()) all_gaps.emplace(*all, rows);
+    const std::int64_t instants_limit = (std::int64_t{1} << 62) / (rows + 1);
+
+    const std::int64_t first_batch = batch_;
     std::int64_t free = kv_.free();
-    std::int64_t held_slots = held().reserved;
-    std::int64_t steps = 0;
-    auto phase = static_cast<std::size_t>(batch_ % args_.block_size);
-    constexpr std::int64_t stride = 1 << 20;  // the user's interrupt is looked for in between
-    while (end < horizon && steps < stride) {
-        const std::int64_t crossers = phases_[phase].count;
-        if (crossers > free || bucket(batch_).count > 0) break;
-        if (++phase == phases_.size()) phase = 0;
-        // The results of the batch in progress arrive at `end`...
-        const std::int64_t dt = (end - integrated).count();
-        used_dt += static_cast<Int128>(kv_.usable() - free) * dt;
-        held_dt += static_cast<Int128>(held_slots) * dt;
-        integrated = end;
-        tokens_.next(rows, measured_decoders_, end - last_update_, end);
-        last_update_ = end;
-        // ... and batch_ is scheduled at the same instant.
-        scheduled_at_[static_cast<std::size_t>(batch_) & scheduled_mask_] = end;
-        ++batch_;
-        ++steps;
+    std::int64_t context = decode_context_;
+    std::int64_t batch = batch_;
+    std::int64_t counted = batch_;        // tokens_ has seen the batches before it
+    std::int64_t instants = 0;            // sum of (instant - origin)
+    std::int64_t block_instants = 0;      // the same, weighted with the blocks taken at it
+    SimDuration pending = first_pending;  // async: of the batch that follows
+    SimDuration flying = current.duration;
+    SimDuration first_gap{}, second_gap{}, gap{};
+    SimTime second_end = tokens_.second_end();
+    SimTime last_update = last_update_;
+    SimTime now = end;
+    auto phase = static_cast<std::size_t>(batch % args_.block_size);
+    const std::int64_t last_batch = first_batch + stride;
+    while (now < horizon && batch < last_batch) {
+        const std::int64_t crossers = phases[phase].count;
+        if (crossers > free) break;
+        if (buckets[static_cast<std::size_t>(batch) & bucket_mask].count > 0 && somebody_ends_in(batch)) break;
+        phase = phase == last_phase ? 0 : phase + 1;
+        // The results of the batch in progress arrive...
+        gap = now - last_update;
+        gaps.add(gap.count());
+        if (all_gaps) all_gaps->add(gap.count());
+        if (now >= second_end) [[unlikely]] {
+            tokens_.add((batch - counted) * rows, last_update);
+            tokens_.add(0, now);
+            counted = batch;
+            second_end = tokens_.second_end();
+        }
+        if (batch <= first_batch + 1) [[unlikely]]
+            (batch == first_batch ? first_gap : second_gap) = gap;
+        last_update = now;
+        // ... and `batch` is scheduled at the same instant.
+        const std::int64_t instant = (now - origin).count();
+        instants += instant;
+        block_instants += crossers * instant;
+        scheduled_at[static_cast<std::size_t>(batch) & scheduled_mask] = now;
+        ++batch;
         free -= crossers;
-        held_slots += crossers * args_.block_size - rows;
-        decode_context_ += rows;
-        shape.decode_context = decode_context_;
-        const SimDuration price = line ? round_step(line->base_ns + line->per_context_ns * static_cast<double>(decode_context_))
-                                       : step_time.duration(shape);
-        stepping += price;
+        context += rows;
+        const SimDuration price(static_cast<std::int64_t>(base + slope * static_cast<double>(context)));
         flying = next ? pending : price;
-        end += flying;
+        now += flying;
         pending = price;
+        if (instants > instants_limit) [[unlikely]]
+            break;  // weighted with at most `rows` blocks they still fit
     }
+    const std::int64_t steps = batch - first_batch;
     if (steps == 0) return {};
 
+    tokens_.add((batch - counted) * rows, last_update);
+    // From the second on gaps only rise.
+    const Int128 gap_sum = (last_update - first_update).count();
+    const std::int64_t least = std::min({first_gap, steps > 1 ? second_gap : first_gap, gap}).count();
+    const std::int64_t most = std::max(first_gap, gap).count();
+    gaps.close(steps, gap_sum, least, most);
+    if (all_gaps) all_gaps->close(steps, gap_sum, least, most);
+
     const std::int64_t taken = kv_.free() - free;
-    kv_.take(taken);
-    table_blocks_ += taken;
-    computed_ += steps * rows;
-    outstanding_ -= steps * rows;
-    step_ += steps;
-    now_ = last_update_;
-    integrals.stepping += stepping;
+    const Int128 passed = (last_update - origin).count();
+    const Int128 taken_dt = passed * taken - block_instants;
+    const Int128 used_dt = passed * used_blocks() + taken_dt;
+    const Int128 held_dt = passed * held().reserved + taken_dt * args_.block_size - (passed * steps - instants) * rows;
     integrals.blocks_used_dt += used_dt;
     integrals.slots_token_dt += used_dt * args_.block_size - held_dt;
     integrals.slots_reserved_dt += held_dt;
+    integrals.stepping += now - first_end + (next ? pending - first_pending : SimDuration{});
+
+    kv_.take(taken);
+    table_blocks_ += taken;
     integrals.blocks_used_peak = std::max(integrals.blocks_used_peak, used_blocks());
+    end = now;
+    batch_ = batch;
+    decode_context_ = context;
+    last_update_ = last_update;
+    computed_ += steps * rows;
+    outstanding_ -= steps * rows;
+    step_ += steps;
+    now_ = last_update;
     counters.steps += steps;
     counters.rows += steps * rows;
     counters.tokens += steps * rows;
-    newest.shape = shape;
+    newest.shape.decode_context = context;
     newest.duration = pending;
     newest.step = step_ - 1;
     newest.number = batch_ - 1;
     if (next) {
         // Steps one apart differ only in their context, number and duration.
-        current.shape = shape;
+        current.shape = newest.shape;
         current.shape.decode_context -= rows;
         current.number = batch_ - 2;
         current.step = step_ - 2;
         current.duration = flying;
     }
-    return integrated - start;
+    return last_update - origin;
 }
 
 /// A stalled engine runs nothing: whoever is left waits.

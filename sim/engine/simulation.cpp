@@ -22,7 +22,8 @@ namespace {
 /// Of timeline.csv; some 2 GB of memory.
 constexpr std::size_t max_timeline_samples = 20'000'000;
 
-template <class AnyEngine>
+/// `one`: a single replica, known to the compiler, because its loop is most of a small run.
+template <class AnyEngine, bool one>
 class Simulation final : private EngineListener {
 public:
     Simulation(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload)
@@ -74,12 +75,21 @@ private:
         }
     }
 
+    template <class Action>
+    void each_replica(Action&& action) {
+        if constexpr (one) {
+            action(*replicas_.front());
+        } else {
+            for (const auto& replica : replicas_) action(*replica);
+        }
+    }
+
     // Order of equal times: results, then arrivals, then step starts, so that a step sees everything that is known at its
     // instant.
     [[nodiscard]] SimTime next_time() {
         SimTime next = joining_.empty() ? never : joining_.front().at;
         if (may_issue()) next = std::min(next, std::max(now_, next_arrival()));
-        for (const auto& replica : replicas_) next = std::min(next, replica->next_time());
+        each_replica([&next](ReplicaType& replica) { next = std::min(next, replica.next_time()); });
         return next;
     }
 
@@ -104,7 +114,7 @@ private:
     }
 
     void finish_steps() {
-        for (const auto& replica : replicas_) replica->finish_step(now_);
+        each_replica([this](ReplicaType& replica) { replica.finish_step(now_); });
     }
 
     void take_arrivals() {
@@ -119,7 +129,7 @@ private:
     }
 
     void start_steps() {
-        for (const auto& replica : replicas_) replica->start_step(now_);
+        each_replica([this](ReplicaType& replica) { replica.start_step(now_); });
     }
 
     /// Steps in which nobody comes or goes concern one replica alone, so each may pass through its own up to the next arrival
@@ -128,7 +138,7 @@ private:
         SimTime horizon = joining_.empty() ? last_instant_ : std::min(last_instant_, joining_.front().at);
         if (may_issue()) horizon = std::min(horizon, next_arrival());
         if (next_sample_ != never) horizon = std::min(horizon, next_sample_ + SimDuration(1));
-        if (replicas_.size() == 1) return replicas_.front()->run_ahead(horizon);
+        if constexpr (one) return replicas_.front()->run_ahead(horizon);
         // Tokens are counted second by second over all replicas.
         if (started_) horizon = std::min(horizon, tokens_.end_of_second(now_));
         for (const auto& replica : replicas_) {
@@ -175,7 +185,7 @@ private:
             reject(id);
         }
         out_.counters.waiting_at_last_arrival = 0;
-        for (const auto& replica : replicas_) out_.counters.waiting_at_last_arrival += replica->waiting_count();
+        each_replica([this](ReplicaType& replica) { out_.counters.waiting_at_last_arrival += replica.waiting_count(); });
     }
 
     /// Routes a request that fits; it joins its replica's queue when the front end is done with it.
@@ -208,7 +218,7 @@ private:
     }
 
     [[nodiscard]] std::size_t route() {
-        if (replicas_.size() == 1) return 0;
+        if constexpr (one) return 0;
         std::vector<ReplicaLoad> loads = loads_;  // those still in the front end
         for (std::size_t i = 0; i < replicas_.size(); ++i) {
             const ReplicaState state = replicas_[i]->state();
@@ -228,7 +238,8 @@ private:
         for (const auto& replica : replicas_) replica->begin(now_);
         if (options_.timeline_interval > SimDuration::zero()) {
             const std::int64_t interval = options_.timeline_interval.count();
-            next_sample_ = SimTime(SimDuration(ceil_div(now_.time_since_epoch().count(), interval) * interval));
+            next_sample_ = SimTime(SimDuration(now_.time_since_epoch().count() / interval * interval));
+            sample_timeline(now_);  // the one before the first arrival
         }
     }
 
@@ -296,7 +307,7 @@ private:
 
     // ---- samples, progress, the end
     /// The state before `next` is the state after every event up to then: it holds at each multiple of the interval in between,
-    /// from the first arrival on.
+    /// from the last one up to the first arrival on.
     void sample_timeline(SimTime next) {
         for (; next_sample_ < next; next_sample_ += options_.timeline_interval) {
             if (out_.timeline.size() + replicas_.size() > max_timeline_samples) too_many_samples();
@@ -408,8 +419,9 @@ bool fast_form(const SimulationOptions& options, const Workload& workload) {
 }  // namespace
 
 Outcome simulate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload) {
-    if (fast_form(options, workload)) return Simulation<FastEngine>(options, step_time, router, workload).run();
-    return Simulation<Engine>(options, step_time, router, workload).run();
+    if (!fast_form(options, workload)) return Simulation<Engine, false>(options, step_time, router, workload).run();
+    if (options.replicas == 1) return Simulation<FastEngine, true>(options, step_time, router, workload).run();
+    return Simulation<FastEngine, false>(options, step_time, router, workload).run();
 }
 
 }  // namespace kvsim

@@ -87,6 +87,7 @@ void RunKv::admit(Holding& holding, PrefixHit hit, std::int64_t fresh) {
 void RunKv::take(std::int64_t blocks) {
     KVSIM_CHECK(blocks <= free_, "blocks are only taken when they are free");
     free_ -= blocks;
+    if (!caching_) return;  // nothing can be hit, so the order of the free list decides nothing
     const std::int64_t unused = std::min(blocks, never_used_);
     never_used_ -= unused;
     if (blocks > unused) shrink_front(blocks - unused);
@@ -151,12 +152,16 @@ void RunKv::publish(Holding& holding, std::int64_t upto) {
 
 void RunKv::release(Holding& holding, std::int64_t registered_tokens) {
     free_ += holding.own_blocks;
+    if (!caching_) {
+        holding.own_blocks = 0;
+        return;
+    }
     std::int32_t own = holding.own_blocks;
     if (holding.twin != none) --own;
     if (own > 0) {
         const std::int64_t before = holding.path_blocks + (holding.twin != none ? 1 : 0);
         const std::int64_t registered = registered_tokens < 0 ? 0 : registered_tokens / block_size_ - before;
-        if (caching_ && registered > 0 && before == holding.shareable) {
+        if (registered > 0 && before == holding.shareable) {
             holding.registered_own = static_cast<std::int32_t>(registered);
             holding.leftover = append_run(Run::Kind::leftover, own, none, &holding);
         } else {

@@ -23,10 +23,11 @@ struct LengthParams {
     [[nodiscard]] std::int64_t lowest() const { return min.value_or(1); }
     [[nodiscard]] std::int64_t highest() const { return max.value_or(max_request_tokens); }
     /// Half up, then into the bounds: the law was conditioned on what rounds to them, so this only catches the last ulp.
-    [[nodiscard]] std::int64_t round_half_up(double x) const { return clamp(std::floor(x + 0.5)); }
+    [[nodiscard]] std::int64_t round_half_up(double x) const { return clamp(x + 0.5); }
     [[nodiscard]] std::int64_t round_up(double x) const { return clamp(std::ceil(x)); }
 
 private:
+    /// Bounds are whole and positive, so cutting the fraction off afterwards is floor().
     [[nodiscard]] std::int64_t clamp(double x) const {
         return static_cast<std::int64_t>(std::clamp(x, static_cast<double>(lowest()), static_cast<double>(highest())));
     }

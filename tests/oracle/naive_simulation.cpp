@@ -466,16 +466,21 @@ private:
         }
     }
 
-    /// All samples due before `to`, from the first arrival on: the state after every event up to their time.
+    /// All samples due before `to`, from the last one up to the first arrival on: the state after every event up to their time.
     void sample_timeline(SimTime to) {
         if (options_.timeline_interval <= SimDuration::zero() || out_.requests.empty()) return;
         for (; next_sample_ < to; next_sample_ += options_.timeline_interval) {
-            if (next_sample_ < out_.first_arrival) continue;
+            if (next_sample_ + options_.timeline_interval <= out_.first_arrival) continue;
+            const bool before = next_sample_ < out_.first_arrival;  // nothing had come yet
             for (std::size_t r = 0; r < replicas_.size(); ++r) {
                 const Replica& replica = replicas_[r];
                 TimelineSample sample;
                 sample.at = next_sample_;
                 sample.replica = static_cast<std::int32_t>(r);
+                if (before) {
+                    out_.timeline.push_back(sample);
+                    continue;
+                }
                 sample.running = static_cast<std::int64_t>(replica.engine.running().size());
                 sample.waiting = static_cast<std::int64_t>(replica.engine.waiting().size());
                 sample.kv_blocks_used = replica.engine.used_blocks();

@@ -1,6 +1,7 @@
 #pragma once
 // Integer log-linear histogram: exact counts, bounded relative error, no logarithm, so the same on every machine.
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -38,6 +39,42 @@ public:
         if (value > max_) max_ = value;
     }
     void merge(const LogLinearHistogram& other);  ///< same bits
+
+    /// A sequence of values that hardly change from one to the next, each counted `count` times. What they share is added once
+    /// at the end: tell close() how many there were, their sum, and two values between which all of them lie.
+    class Slow {
+    public:
+        Slow(LogLinearHistogram& into, std::int64_t count) : into_(into), count_(count) {}
+        void add(std::int64_t value) {
+            if (value < low_ || value > high_) [[unlikely]]
+                turn(value);
+            ++in_bin_;
+        }
+        void close(std::int64_t values, Int128 sum, std::int64_t a, std::int64_t b) {
+            turn(0);
+            if (values == 0 || count_ == 0) return;
+            into_.total_ += values * count_;
+            into_.sum_ += sum * count_;
+            into_.min_ = std::min({into_.min_, a, b});
+            into_.max_ = std::max({into_.max_, a, b});
+        }
+
+    private:
+        void turn(std::int64_t value) {
+            into_.counts_[bin_] += in_bin_ * count_;
+            in_bin_ = 0;
+            bin_ = log_linear_bin(value, into_.bits_);
+            const int shift = std::max(0, static_cast<int>(bin_ >> into_.bits_) - 1);
+            low_ = (value >> shift) << shift;
+            high_ = low_ + (std::int64_t{1} << shift) - 1;
+        }
+        LogLinearHistogram& into_;
+        std::int64_t count_;
+        std::int64_t low_ = 0;  // bounds of the bin last met
+        std::int64_t high_ = -1;
+        std::size_t bin_ = 0;
+        std::int64_t in_bin_ = 0;
+    };
 
     [[nodiscard]] std::int64_t count() const { return total_; }
     [[nodiscard]] double mean() const;                ///< exact sum / count; 0 when empty

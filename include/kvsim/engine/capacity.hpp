@@ -8,9 +8,9 @@
 
 namespace kvsim {
 
-/// Offers the first `most` requests of `workload` (a fresh one) all at once and counts the requests finished per second while any
-/// still waits, over all replicas. Nullopt when that rests on too little: fewer than 100 such finishes, or most of the requests
-/// fit at once. Options that only observe (step log, timeline, warm-up, concurrency limit) are ignored.
+/// Offers the first `most` requests of `workload` (a fresh one) all at once and counts the requests finished per second while
+/// any still waits, over all replicas; where most of them fit at once, those finished per second of the whole. Nullopt below
+/// 100 requests. Options that only observe (step log, timeline, warm-up) and the concurrency limit are ignored.
 std::optional<double> saturated_rate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router,
                                      Workload& workload, std::int64_t most = 10'000);
 

@@ -100,6 +100,13 @@ private:
     void unlink(List& list, Links Live::*links, Slot slot);
     [[nodiscard]] List& phase_list(const Live& live);
     [[nodiscard]] List& bucket(std::int64_t batch) { return buckets_[static_cast<std::size_t>(batch) & bucket_mask_]; }
+    /// Whether somebody gets its last token in that batch; its bucket may hold others, whole turns of the ring later.
+    [[nodiscard]] bool somebody_ends_in(std::int64_t batch) {
+        for (Slot slot = bucket(batch).first; slot != none; slot = lives_[slot]->bucket.next) {
+            if (lives_[slot]->last_batch == batch) return true;
+        }
+        return false;
+    }
     [[nodiscard]] std::int64_t blocks(std::int64_t computed) const { return ceil_div(computed, args_.block_size); }
 
     void plan_decoders(Batch& batch);

@@ -29,6 +29,11 @@ public:
         }
         in_second_ += count;
     }
+    /// For next() many times with the same counts: gaps go here, and add() is due before the first token at or after
+    /// second_end().
+    [[nodiscard]] LogLinearHistogram& measured_gaps() { return out_.itl; }
+    [[nodiscard]] LogLinearHistogram* all_gaps() { return cut_ ? &out_.itl_all : nullptr; }
+    [[nodiscard]] SimTime second_end() const { return second_end_; }
     [[nodiscard]] std::int64_t peak() const { return std::max(peak_, in_second_); }
     /// End of the second, counted from the first arrival, in which `now` falls.
     [[nodiscard]] SimTime end_of_second(SimTime now) const {

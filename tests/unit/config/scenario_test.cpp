@@ -264,6 +264,7 @@ TEST_CASE("ranges are checked where they are written") {
     CHECK(contains(workload_complaints("{duration: 0s, trace: x}"), "duration must be greater than 0"));
     CHECK(contains(workload_complaints("{rate_scale: 0, trace: x}"), "rate_scale must be greater than 0"));
     CHECK(contains(workload_complaints("{rate_scale: inf, trace: x}"), "rate_scale must be a finite number"));
+    CHECK(workload_complaints("{requests: 5, max_concurrency: 2, prompt_tokens: 1, output_tokens: 1}").empty());
     CHECK(contains(workload_complaints("{max_concurrency: 0, trace: x}"), "max_concurrency must be at least 1"));
 }
 

@@ -86,7 +86,7 @@ TEST_CASE("outcome: samples stand at multiples of the interval, for every replic
             CHECK(s.replica == (times.size() + 1) % 2);
             CHECK(s.running == 0);
         }
-        CHECK(times == std::vector<std::int64_t>{100, 100, 200, 200, 300, 300, 400, 400});
+        CHECK(times == std::vector<std::int64_t>{0, 0, 100, 100, 200, 200, 300, 300, 400, 400});
     });
 }
 
