@@ -381,8 +381,12 @@ SimDuration FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, Sim
     if (somebody_ends_in(batch_ - 1) || (next && somebody_ends_in(batch_ - 2))) return {};
 
     const std::optional<DecodeLine> line = step_time.decode_line(decoders_);
-    // Prices must rise with the context and stay far from the end of time; then they need no check one by one.
-    if (!line || line->per_context_ns < 0 || line->base_ns < 1 || line->base_ns + line->per_context_ns * 1e15 > 4e18) return {};
+    // Prices must rise with the context, and the dearest weighted with all rows stay far from the end of time; then neither
+    // they nor the sums below need a check one by one.
+    constexpr std::int64_t stride = 1 << 20;  // at most so many steps: the user's interrupt is looked for in between
+    if (!line || line->per_context_ns < 0 || line->base_ns < 1) return {};
+    const double dearest = line->base_ns + line->per_context_ns * static_cast<double>(decode_context_ + decoders_ * stride);
+    if (dearest * static_cast<double>(decoders_ + 1) > 1e18) return {};
 
     // The state changes in steps of known size at known instants, so its integrals need only the sum of the instants and of
     // the instants weighted with the blocks taken. Everything the loop touches lives in locals: it is most of the time of a
@@ -420,8 +424,13 @@ SimDuration FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, Sim
     SimTime last_update = last_update_;
     SimTime now = end;
     auto phase = static_cast<std::size_t>(batch % args_.block_size);
+<<<<<<< HEAD
     const std::int64_t stride_end = batch + (1 << 20);  // the user's interrupt is looked for in between
     while (now < horizon && batch < stride_end) {
+=======
+    const std::int64_t last_batch = first_batch + stride;
+    while (now < horizon && batch < last_batch) {
+>>>>>>> attack
         const std::int64_t crossers = phases[phase].count;
         if (crossers > free) break;
         if (buckets[static_cast<std::size_t>(batch) & bucket_mask].count > 0 && somebody_ends_in(batch)) break;
