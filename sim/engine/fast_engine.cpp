@@ -424,13 +424,8 @@ SimDuration FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, Sim
     SimTime last_update = last_update_;
     SimTime now = end;
     auto phase = static_cast<std::size_t>(batch % args_.block_size);
-<<<<<<< HEAD
-    const std::int64_t stride_end = batch + (1 << 20);  // the user's interrupt is looked for in between
-    while (now < horizon && batch < stride_end) {
-=======
     const std::int64_t last_batch = first_batch + stride;
     while (now < horizon && batch < last_batch) {
->>>>>>> attack
         const std::int64_t crossers = phases[phase].count;
         if (crossers > free) break;
         if (buckets[static_cast<std::size_t>(batch) & bucket_mask].count > 0 && somebody_ends_in(batch)) break;
