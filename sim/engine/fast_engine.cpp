@@ -391,7 +391,7 @@ SimDuration FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, Sim
     // The state changes in steps of known size at known instants, so its integrals need only the sum of the instants and of
     // the instants weighted with the blocks taken. Everything the loop touches lives in locals: it is most of the time of a
     // run with long outputs.
-    const double base = line->base_ns + 0.5;
+    const double base = line->base_ns;
     const double slope = line->per_context_ns;
     const std::int64_t rows = decoders_;
     const SimTime origin = integrated;
@@ -451,7 +451,9 @@ SimDuration FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, Sim
         ++batch;
         free -= crossers;
         context += rows;
-        const SimDuration price(static_cast<std::int64_t>(base + slope * static_cast<double>(context)));
+        // As round_step(), operation by operation.
+        const double ns = base + slope * static_cast<double>(context);
+        const SimDuration price(static_cast<std::int64_t>(ns + 0.5));
         flying = next ? pending : price;
         now += flying;
         pending = price;
