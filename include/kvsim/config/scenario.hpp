@@ -123,9 +123,4 @@ Scenario read_scenario(const Value& root, const std::filesystem::path& file, Dia
 /// Every section's table, for `kvsim schema`: {"engine", docs}, {"hardware", docs}, ...
 std::vector<std::pair<std::string, std::vector<FieldDoc>>> scenario_docs();
 
-/// One table as Markdown (key, type, range or choices, default, meaning); pieces' tables print alike.
-std::string docs_markdown(const std::vector<FieldDoc>& docs);
-/// scenario_docs() as one Markdown text: a heading and a table per section.
-std::string scenario_docs_markdown();
-
 }  // namespace kvsim::config
