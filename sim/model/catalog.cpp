@@ -61,9 +61,10 @@ std::string_view without_organisation(std::string_view name) {
     return slash == std::string_view::npos ? name : name.substr(slash + 1);
 }
 
+/// `aliases`: further names to look for a near one in.
 void report_unknown(const Catalog::File& file, std::string_view kind, std::string_view name, const Mark& at,
-                    Diagnostics& diagnostics) {
-    std::vector<std::string_view> known;
+                    Diagnostics& diagnostics, const std::vector<std::string>& aliases = {}) {
+    std::vector<std::string_view> known(aliases.begin(), aliases.end());
     for (const Catalog::Entry& entry : file.entries) {
         known.push_back(entry.name);
         if (entry.name.find('/') != std::string::npos) known.push_back(without_organisation(entry.name));
@@ -523,7 +524,13 @@ std::optional<GpuSpec> Catalog::gpu(std::string_view name, const Mark& at, Diagn
             if (fold_name(alias) == wanted) return gpu;
         }
     }
-    report_unknown(file, "GPU", name, at, diagnostics);
+    std::vector<std::string> aliases;
+    for (const Entry& entry : file.entries) {
+        const std::optional<GpuSpec> gpu = read(entry);
+        if (!gpu) return std::nullopt;
+        aliases.insert(aliases.end(), gpu->aliases.begin(), gpu->aliases.end());
+    }
+    report_unknown(file, "GPU", name, at, diagnostics, aliases);
     return std::nullopt;
 }
 
