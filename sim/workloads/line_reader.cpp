@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/config/diagnostics.hpp"
 
 namespace kvsim {
 
@@ -77,12 +78,14 @@ bool LineReader::find_line(std::size_t& length) {
 }
 
 bool LineReader::next(std::string_view& line) {
+    line_ = {};
     std::size_t length = 0;
     if (!find_line(length)) return false;
     line = std::string_view(buffer_.data() + begin_, length);
     begin_ = std::min(end_, begin_ + length + 1);
     ++line_number_;
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    line_ = line;
     return true;
 }
 
@@ -93,7 +96,7 @@ std::string_view LineReader::peek() {
 
 void LineReader::fail(std::size_t column, const std::string& message) const {
     throw UserError(name_ + ":" + std::to_string(std::max<std::int64_t>(1, line_number_)) + ":" + std::to_string(column) +
-                    ": error: " + message);
+                    ": error: " + message + (line_.empty() ? "" : "\n" + config::picture(line_, column - 1)));
 }
 
 }  // namespace kvsim

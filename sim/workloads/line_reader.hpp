@@ -24,7 +24,7 @@ public:
     std::string_view peek();
     [[nodiscard]] std::int64_t line_number() const { return line_number_; }  ///< of the line next() gave; from 1
 
-    /// Throws UserError `name:line:column: error: message` at the line next() gave; column counts bytes from 1.
+    /// Throws UserError `name:line:column: error: message`, the line next() gave and a caret; column counts bytes from 1.
     [[noreturn]] void fail(std::size_t column, const std::string& message) const;
 
 private:
@@ -38,6 +38,7 @@ private:
     bool at_end_ = false;
     bool started_ = false;
     std::int64_t line_number_ = 0;
+    std::string_view line_;  ///< as next() gave it; empty once the buffer may have moved
 };
 
 }  // namespace kvsim

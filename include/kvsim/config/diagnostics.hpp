@@ -11,6 +11,9 @@
 
 namespace kvsim::config {
 
+/// `line`, made fit for a terminal and cut to a window around the caret, and below it a caret under byte `column` (from 0).
+std::string picture(std::string_view line, std::size_t column);
+
 class Diagnostics {
 public:
     /// `file:line:column: error: message`, then the source line and a caret when the mark is known. Tabs are expanded, long
