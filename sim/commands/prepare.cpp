@@ -31,7 +31,8 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
     info.gpu_memory_utilization = deployment.gpu_memory_utilization;
     info.derivation = deployment.budget.lines;
     info.deviations = deployment.deviations;
-    info.warnings = warnings;
+    // The source line and its caret are for the terminal.
+    for (const std::string& warning : warnings) info.warnings.push_back(warning.substr(0, warning.find('\n')));
     info.warnings.insert(info.warnings.end(), deployment.warnings.begin(), deployment.warnings.end());
     info.max_concurrency = scenario.workload.max_concurrency;
     if (const std::optional<ArrivalInfo> arrivals = configured_arrivals(scenario.workload)) {
@@ -51,8 +52,11 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     if (!diagnostics.ok()) return p;
     for (const std::string& assignment : sets) config::apply_set(root, assignment, diagnostics);
     p.scenario = config::read_scenario(root, file, diagnostics);
+    const std::size_t before = diagnostics.error_count();
     p.deployment = resolve_deployment(p.scenario, Catalog::open(), diagnostics);
-    p.step_time = make_step_time(p.scenario.step_time, p.deployment, diagnostics);
+    // An unnamed model follows from the GPU; without one that error is enough.
+    if (diagnostics.error_count() == before || !p.scenario.step_time.name.empty())
+        p.step_time = make_step_time(p.scenario.step_time, p.deployment, diagnostics);
     const auto seed = static_cast<std::uint64_t>(p.scenario.seed);
     p.router = make_router(p.scenario.router, seed, diagnostics);
     p.workload = make_workload(p.scenario.workload, seed, file.parent_path(), diagnostics);

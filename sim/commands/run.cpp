@@ -74,6 +74,17 @@ struct RunOptions {
     std::optional<fs::path> steps;
 };
 
+/// What the run refuses names its scenario, unless it names a place itself (in a trace).
+Outcome simulate_scenario(const Prepared& p, const SimulationOptions& options, Workload& workload) {
+    try {
+        return simulate(options, *p.step_time, *p.router, workload);
+    } catch (const UserError& e) {
+        const std::string message = e.what();
+        if (message.find("error: ") != std::string::npos) throw;
+        throw UserError(p.scenario.file.string() + ": error: " + message);
+    }
+}
+
 Outcome run_one(Prepared& p, const RunOptions& run) {
     SimulationOptions options = p.options;
     Progress progress(p.scenario.name, !run.quiet);
@@ -89,7 +100,7 @@ Outcome run_one(Prepared& p, const RunOptions& run) {
             options.engine.num_gpu_blocks - 1);
         options.on_step = [&log](std::int64_t replica, const StepRecord& record) { log->add(replica, record); };
     }
-    Outcome outcome = simulate(options, *p.step_time, *p.router, log ? static_cast<Workload&>(workload) : *p.workload);
+    Outcome outcome = simulate_scenario(p, options, log ? static_cast<Workload&>(workload) : *p.workload);
     throw_if_stopped();
     if (!outcome.stall_report.empty()) throw UserError("error: " + p.scenario.name + ": " + outcome.stall_report);
     if (log) log->finish("done", {});
@@ -111,9 +122,9 @@ std::optional<double> capacity_of(const Prepared& p) {
 void write_files(const fs::path& folder, const Prepared& p, const Outcome& outcome, const Summary& summary) {
     std::error_code ignored;                  // a missing folder is reported by the first file
     fs::create_directories(folder, ignored);  // again: another run that failed may have taken the empty folder away
+    write_summary_json(folder / "summary.json", p.info, outcome, summary);  // first: it refuses a wrong SOURCE_DATE_EPOCH
     if (p.scenario.output.requests) write_requests_csv(folder / "requests.csv", outcome, p.info.slo);
     if (p.scenario.output.timeline) write_timeline_csv(folder / "timeline.csv", outcome);
-    write_summary_json(folder / "summary.json", p.info, outcome, summary);
     write_summary_csv(folder / "summary.csv", {&summary, 1});
 }
 

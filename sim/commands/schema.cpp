@@ -1,11 +1,11 @@
 // kvsim schema: the scenario's keys as Markdown, from the same tables that read them.
 
+#include "kvsim/config/schema.hpp"
+
 #include <array>
-#include <limits>
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/process.hpp"
-#include "kvsim/base/text.hpp"
 #include "kvsim/config/scenario.hpp"
 #include "kvsim/model/catalog.hpp"
 #include "kvsim/model/pieces.hpp"
@@ -14,15 +14,6 @@
 
 namespace kvsim::app {
 namespace {
-
-std::string range_text(const config::Range& range) {
-    const bool low = range.min > -std::numeric_limits<double>::infinity();
-    const bool high = range.max < std::numeric_limits<double>::infinity();
-    std::string out;
-    if (low) out += (range.open_min ? "> " : ">= ") + shortest(range.min);
-    if (high) out += (low ? ", <= " : "<= ") + shortest(range.max);
-    return out;
-}
 
 /// A cell must not end early.
 std::string cell(std::string_view text) {
@@ -41,7 +32,7 @@ void table(const std::vector<config::FieldDoc>& docs) {
     }
     print("| key | type | default | range | meaning |\n|---|---|---|---|---|\n");
     for (const config::FieldDoc& doc : docs) {
-        std::string range = range_text(doc.range);
+        std::string range = config::describe(doc.range);
         for (const std::string& choice : doc.choices) range += (range.empty() ? "" : ", ") + choice;
         print("| `" + doc.key + "` | " + cell(doc.type) + " | " + cell(doc.default_text) + " | " + cell(range) + " | " +
               cell(doc.doc) + " |\n");
@@ -77,6 +68,10 @@ int schema_command(const std::vector<std::string>& args) {
         print("\n## " + section + "\n\n");
         table(docs);
     }
+    print("\n## workload.prefix\n\n");
+    table(prefix_docs());
+    print("\n## workload.trace\n\n");
+    table(trace_docs());
     print("\n## model as a map\n\n");
     table(model_docs());
     print("\n## hardware.gpu as a map\n\n");

@@ -51,7 +51,8 @@ std::vector<std::string> printable_columns(std::string_view line, std::size_t co
     return out;
 }
 
-// The source line and the caret line below it.
+}  // namespace
+
 std::string picture(std::string_view line, std::size_t column) {
     // Bytes far from the caret cannot be printed anyway; a megabyte line is not worth taking apart.
     constexpr std::size_t reach = std::size_t{4} * max_width;
@@ -89,6 +90,8 @@ std::string picture(std::string_view line, std::size_t column) {
     out += '^';
     return out;
 }
+
+namespace {
 
 std::string render(const Mark& at, std::string_view severity, const std::string& message) {
     std::string out;

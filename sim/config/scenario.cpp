@@ -60,7 +60,7 @@ const Schema<EngineConfig>& engine_schema() {
         field("gpu_memory_utilization", &EngineConfig::gpu_memory_utilization,
               "share of the GPU's memory the engine takes (default: the preset's)", Range{0, 1, true}),
         field("num_gpu_blocks_override", &EngineConfig::num_gpu_blocks_override, "KV blocks, instead of deriving them",
-              up_to(1e10)),
+              Range{2, 1e9}),
         field("kv_cache_memory_bytes", &EngineConfig::kv_cache_memory_bytes, "KV memory per GPU, instead of deriving it",
               positive),
         field("activation_memory_bytes", &EngineConfig::activation_memory_bytes,
@@ -388,15 +388,6 @@ std::string default_name(const std::filesystem::path& file) {
     return name;
 }
 
-std::string markdown_cell(std::string_view text) {
-    std::string out;
-    for (const char c : text) {
-        if (c == '|') out += '\\';
-        out += c;
-    }
-    return out;
-}
-
 }  // namespace
 
 bool read_choice(const Value& value, std::string_view key, std::string_view naming_key, Choice& out, Diagnostics& diagnostics) {
@@ -404,10 +395,11 @@ bool read_choice(const Value& value, std::string_view key, std::string_view nami
     if (value.is_scalar()) {
         out = Choice{};
         out.name_mark = value.mark;
+        out.written = true;
         out.params.mark = value.mark;
         return decode(value, out.name, key, any, diagnostics);
     }
-    out = Choice{"", value.mark, {}};
+    out = Choice{"", value.mark, true, {}};
     if (!value.is_map()) {
         diagnostics.error(value.mark,
                           std::string(key) + " must be a name or a map with the key '" + std::string(naming_key) + "'");
@@ -428,6 +420,7 @@ bool read_choice(const Value& value, std::string_view key, std::string_view nami
     }
     Choice choice;
     choice.name_mark = named->value.mark;
+    choice.written = true;
     choice.params = value;
     if (!decode(named->value, choice.name, name_of, any, diagnostics)) return false;
     out = std::move(choice);
@@ -444,6 +437,8 @@ Scenario read_scenario(const Value& root, const std::filesystem::path& file, Dia
     if (root.is_null() && !diagnostics.ok()) return out;
     Value top = root;
     if (!top.mark.source) top.mark.source = std::make_shared<const Source>(Source{file.string(), {}});
+    out.step_time.name_mark = top.mark;  // where something is missed that is not there
+    out.workload.mark = top.mark;
     scenario_schema().read(top, out, "the scenario", diagnostics);
     return out;
 }
@@ -453,25 +448,6 @@ std::vector<std::pair<std::string, std::vector<FieldDoc>>> scenario_docs() {
             {"engine", engine_schema().docs()},     {"workload", workload_schema().docs()},
             {"slo", slo_schema().docs()},           {"measure", measure_schema().docs()},
             {"metrics", metrics_schema().docs()},   {"output", output_schema().docs()}};
-}
-
-std::string docs_markdown(const std::vector<FieldDoc>& docs) {
-    std::string out = "| key | type | range | default | meaning |\n|---|---|---|---|---|\n";
-    for (const FieldDoc& doc : docs) {
-        std::string range = describe(doc.range);
-        for (const std::string& choice : doc.choices) range += (range.empty() ? "" : ", ") + choice;
-        out += "| `" + doc.key + "` | " + markdown_cell(doc.type) + " | " + markdown_cell(range) + " | " +
-               markdown_cell(doc.default_text) + " | " + markdown_cell(doc.doc) + " |\n";
-    }
-    return out;
-}
-
-std::string scenario_docs_markdown() {
-    std::string out;
-    for (const auto& [section, docs] : scenario_docs()) {
-        out += (out.empty() ? "## " : "\n## ") + section + "\n\n" + docs_markdown(docs);
-    }
-    return out;
 }
 
 }  // namespace kvsim::config

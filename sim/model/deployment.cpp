@@ -301,7 +301,7 @@ std::unique_ptr<StepTimeModel> make_step_time(const config::Choice& choice, cons
                                               Diagnostics& diagnostics) {
     std::string name = choice.name;
     if (name.empty()) {
-        if (choice.name_mark.source) return nullptr;  // written, wrong and reported
+        if (choice.written) return nullptr;  // written, wrong and reported
         if (!deployment.model || !deployment.gpu) {
             diagnostics.error(choice.name_mark,
                               fmt::format("step_time is needed: without {} only `{{model: constant, step: ...}}` and "

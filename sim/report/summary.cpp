@@ -362,6 +362,7 @@ constexpr std::array columns{
     Column{"verdict", Unit::text, get<&S::verdict>},
     // Behind the columns of the first contract.
     Column{"capacity_req_s", Unit::per_second, get<&S::capacity_req_s>},
+    Column{"deviations", Unit::text, get<&S::deviations>},
 };
 
 }  // namespace
@@ -408,6 +409,7 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     s.max_num_seqs = info.engine.max_num_seqs;
     s.max_num_batched_tokens = info.engine.max_num_batched_tokens;
     s.concurrency = info.max_concurrency;
+    for (const std::string& deviation : info.deviations) s.deviations += (s.deviations.empty() ? "" : "; ") + deviation;
 
     for (const RequestRecord& r : outcome.requests)
         KVSIM_CHECK(!completed(r) || (r.queue.count() >= 0 && r.ttft >= r.queue && r.e2e >= r.ttft && r.output_tokens >= 1),

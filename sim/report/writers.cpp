@@ -175,6 +175,7 @@ void add_kvsim_object(Json& json, const RunInfo& info, const Outcome& outcome, c
     json.key("kvsim");
     json.open('{');
     for (const Column& column : summary_columns()) {
+        if (column.name == "deviations") continue;  // a list, below
         json.key(column.name);
         json.cell(column.get(s), column.unit);
     }

@@ -92,6 +92,8 @@ std::unique_ptr<Workload> replay_of(const config::WorkloadConfig& config, std::u
         diagnostics.error(config.trace.find("path")->mark, std::move(message));
         return nullptr;
     }
+    // The trace's own errors are thrown; those of the scenario come first.
+    if (!diagnostics.ok()) return nullptr;
     const TraceReader& watched = *reader;
     std::unique_ptr<Workload> workload = make_replay(std::move(reader), options, seed);
     for (const std::string& key : watched.unknown_keys())

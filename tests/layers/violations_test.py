@@ -8,7 +8,7 @@ CASES = [  # path, line, accepted
     ("sim/engine/a.cpp", '#include "kvsim/model/router.hpp"', True),
     ("sim/schedulers/a.cpp", '#include "kvsim/engine/outcome.hpp"', True),
     ("sim/config/load.cpp", "#include <yaml-cpp/yaml.h>", True),
-    ("sim/sinks/json.cpp", "#include <nlohmann/json.hpp>", True),
+    ("sim/report/json.cpp", "#include <nlohmann/json.hpp>", True),
     ("sim/model/a.cpp", '#include "kvsim/engine/outcome.hpp"', False),
     ("sim/routers/a.cpp", '#include "kvsim/engine/outcome.hpp"', False),
     ("include/kvsim/base/a.hpp", '#include "kvsim/config/value.hpp"', False),

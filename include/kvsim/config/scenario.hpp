@@ -20,7 +20,8 @@ namespace kvsim::config {
 /// own schema reads the rest of the map.
 struct Choice {
     std::string name;
-    Mark name_mark;
+    Mark name_mark;        ///< where it is named; where it is missed when it was not written
+    bool written = false;  ///< it stands in the scenario; without a name it was wrong, and reported
     Value params;  ///< the whole map, the naming key included; null when the piece was named by a plain scalar or by default
 };
 
@@ -122,10 +123,5 @@ Scenario read_scenario(const Value& root, const std::filesystem::path& file, Dia
 
 /// Every section's table, for `kvsim schema`: {"engine", docs}, {"hardware", docs}, ...
 std::vector<std::pair<std::string, std::vector<FieldDoc>>> scenario_docs();
-
-/// One table as Markdown (key, type, range or choices, default, meaning); pieces' tables print alike.
-std::string docs_markdown(const std::vector<FieldDoc>& docs);
-/// scenario_docs() as one Markdown text: a heading and a table per section.
-std::string scenario_docs_markdown();
 
 }  // namespace kvsim::config

@@ -27,7 +27,7 @@ struct NewRequest {
     std::int64_t prompt = 0;      ///< tokens, >= 1 and < max_model_len
     std::int64_t max_tokens = 0;  ///< output tokens asked for; cut to max_model_len - prompt
     std::int64_t priority = 0;
-    std::int64_t arrival_rank = 0;  ///< orders priority ties: arrival in ns, or its rank in a recorded scenario
+    std::int64_t arrival_rank = 0;  ///< orders priority ties: order of arrival; in a recording the rank of its time
     std::string tie_id;             ///< orders ties of both, compared as text; empty: the decimal id
     std::vector<TokenRun> content;  ///< as Arrival::prompt
     std::uint64_t output_base = 0;

@@ -28,7 +28,7 @@ struct LiveRequest {
     RequestState state = RequestState::waiting;
     bool admitted_before = false;
     std::int64_t priority = 0;
-    std::int64_t arrival_rank = 0;  ///< orders priority ties; arrival time in ns, or its rank in a recorded scenario
+    std::int64_t arrival_rank = 0;  ///< orders priority ties: order of arrival; in a recording the rank of its arrival_time
     std::string tie_id;             ///< orders ties of both, compared as text
 
     std::int64_t prompt = 0;      ///< tokens

@@ -79,6 +79,7 @@ struct Summary {
     std::optional<double> load;  ///< unset where nothing can be said (all at once; no completions while requests waited)
     std::string verdict;         ///< stable | saturated | overloaded
     std::optional<double> capacity_req_s;  ///< RunInfo::capacity_req_s
+    std::string deviations;                ///< RunInfo's, joined by "; "
 
     ClientFigures client;
     std::vector<std::string> warnings;  ///< RunInfo's, Outcome's, then those about these figures

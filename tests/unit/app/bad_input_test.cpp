@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <cstdlib>
 
 #include "cli.hpp"
 
@@ -157,6 +158,7 @@ TEST_CASE("bad input: traces") {
         CHECK(done.exit == 2);
         CAPTURE(done.err);
         CHECK(has(done.err, "t.jsonl"));
+        if (!bad.empty()) CHECK(has(done.err, "^"));
         CHECK_FALSE(std::filesystem::exists(folder.path() / "results" / "s" / "summary.csv"));
     }
 }
@@ -180,6 +182,10 @@ TEST_CASE("bad input: no request can ever fit") {
     CHECK(done.exit == 2);
     CHECK(done.out.empty());
     CHECK_FALSE(done.err.empty());
+    const Finished long_prompts =
+        run_in(folder, {"s.yaml", "--set", "workload.prompt_tokens=5000", "--set", "engine.max_model_len=4096"});
+    CHECK(long_prompts.exit == 2);
+    CHECK(has(long_prompts.err, "s.yaml: error: no request fits"));
     CHECK(folder.files() == std::vector<std::string>{"s.yaml"});
 }
 
@@ -328,7 +334,45 @@ TEST_CASE("bad input: a file-size limit is a full disk") {
     const Finished done = run_in(folder, {"s.yaml", "--quiet"});
     REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
     CHECK(done.exit == 2);
-    CHECK(has(done.err, "requests.csv': File too large"));
+    CHECK(has(done.err, "': File too large"));
     CHECK(folder.files() == std::vector<std::string>{"s.yaml"});
     CHECK_FALSE(std::filesystem::exists(folder.path() / "results"));
+}
+
+TEST_CASE("bad input: one mistake gives one error, at a place") {
+    const TemporaryFolder folder;
+    folder.write("gpu.yaml",
+                 "model: meta-llama/Llama-3.1-8B-Instruct\nhardware: {gpu: H101}\n"
+                 "workload: {requests: 1, arrivals: {process: all_at_once}, prompt_tokens: 9, output_tokens: 9}\n");
+    const Finished gpu = run_in(folder, {"gpu.yaml"});
+    CHECK(gpu.exit == 2);
+    CHECK(has(gpu.err, "gpu.yaml:2:17: error: unknown GPU 'H101'; did you mean 'H100'?"));
+    CHECK_FALSE(has(gpu.err, "step_time"));
+
+    folder.write("step.yaml",
+                 "engine: {max_model_len: 99, num_gpu_blocks_override: 99}\n"
+                 "workload: {requests: 1, arrivals: {process: all_at_once}, prompt_tokens: 9, output_tokens: 9}\n");
+    CHECK(run_in(folder, {"step.yaml"}).err.find("step.yaml:1:1: error: step_time is needed") == 0);
+}
+
+TEST_CASE("bad input: a wrong SOURCE_DATE_EPOCH leaves no files") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    setenv("SOURCE_DATE_EPOCH", "yesterday", 1);
+    const Finished done = run_in(folder, {"s.yaml"});
+    unsetenv("SOURCE_DATE_EPOCH");
+    CHECK(done.exit == 2);
+    CHECK(folder.files() == std::vector<std::string>{"s.yaml"});
+}
+
+TEST_CASE("a warning about the input is one line of the report") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml",
+                 "engine: {max_model_len: 99, num_gpu_blocks_override: 99}\nstep_time: {model: constant, step: 1ms}\n"
+                 "workload: {trace: {path: t.jsonl, format: mooncake}}\n");
+    folder.write("t.jsonl", "{\"timestamp\": 0, \"input_length\": 6, \"output_length\": 5, \"colour\": 1}\n");
+    const Finished done = run_in(folder, {"s.yaml"});
+    CHECK(done.exit == 0);
+    CHECK(has(done.out, "'colour' is unknown"));
+    CHECK_FALSE(has(done.out, "^"));
 }

@@ -89,6 +89,20 @@ TEST_CASE("kvsim: help and version go to standard output") {
     CHECK(version.out == "kvsim " KVSIM_VERSION "\n");
 }
 
+TEST_CASE("kvsim schema: every section and piece, cells that stay cells") {
+    const std::string text = run_program({"schema"}).out;
+    for (const char* section : {"scenario", "hardware", "engine", "workload", "slo", "measure", "metrics", "output",
+                                "workload.prefix", "workload.trace", "model as a map", "hardware.gpu as a map"}) {
+        CAPTURE(section);
+        CHECK(has(text, "## " + std::string(section) + "\n"));
+    }
+    CHECK(has(text, "| `groups` |"));
+    CHECK(has(text, "| `jitter` |"));
+    CHECK(has(text, "| `enable_prefix_caching` | true \\| false |"));
+    CHECK(has(text, "| `num_gpu_blocks_override` | integer |  | 2 to 1000000000 |"));
+    CHECK(has(text, "fcfs, priority"));
+}
+
 TEST_CASE("kvsim: without arguments the usage, as an error") {
     const auto nothing = run_program({});
     CHECK(nothing.exit == 2);

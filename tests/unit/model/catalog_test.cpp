@@ -42,6 +42,8 @@ TEST_CASE("names match after folding, by alias, and without the organisation whe
     CHECK_FALSE(catalog().gpu("H1000", {}, diagnostics).has_value());
     CHECK_FALSE(catalog().gpu("", {}, diagnostics).has_value());
     CHECK(diagnostics.errors().size() == 4);
+    CHECK_FALSE(catalog().gpu("H101", {}, diagnostics).has_value());
+    CHECK(diagnostics.errors().back().find("did you mean 'H100'?") != std::string::npos);  // an alias
 }
 
 TEST_CASE("a model named alike by two organisations is ambiguous without one") {

@@ -114,6 +114,7 @@ TEST_CASE("summary: every column of a run computed by hand") {
         {"load", "1.3333333333333333"},  // 2 finished in 1 s of waiting: 2.67 / 2
         {"verdict", "stable"},
         {"capacity_req_s", ""},
+        {"deviations", "max_num_seqs=8 (vllm-v1: 1024)"},
     };
     const Summary s = summarize(sample_info(), sample_outcome());
     const auto found = cells(s);
@@ -152,7 +153,8 @@ TEST_CASE("summary: the columns stand in the order of the contract") {
     expected +=
         "preemptions,preempted_requests,recomputed_tokens,swapped_tokens,recompute_time_share,prefix_hit_rate,resume_hit_rate,"
         "kv_usage_mean,kv_usage_peak,kv_token_share,kv_reserved_share,kv_internal_share,kv_external_share,batch_size_mean,"
-        "batch_tokens_mean,steps,bound_seats,bound_token_budget,bound_kv_blocks,bound_no_waiting,load,verdict,capacity_req_s,";
+        "batch_tokens_mean,steps,bound_seats,bound_token_budget,bound_kv_blocks,bound_no_waiting,load,verdict,capacity_req_s,"
+        "deviations,";
     CHECK(names == expected);
 }
 

@@ -24,6 +24,11 @@ std::string failure(const std::string& text, const TraceOptions& options = {}) {
     return "accepted";
 }
 
+/// Without the line and the caret.
+std::string first_line(const std::string& text) {
+    return text.substr(0, text.find('\n'));
+}
+
 std::int64_t at(const TraceRow& row) {
     return row.time.time_since_epoch().count();
 }
@@ -68,7 +73,7 @@ TEST_CASE("timestamps are exact decimals") {
     CHECK(at(rows(row("1e-99999"))[0]) == 0);
     CHECK(at(rows(row("4611686018427.387904"))[0]) == std::int64_t{1} << 62);
     CHECK(failure(row("4611686018427.387905")).find("t:1:15: error: timestamp is too large") == 0);
-    CHECK(failure(row("1e400")) == "t:1:15: error: timestamp is too large");
+    CHECK(first_line(failure(row("1e400"))) == "t:1:15: error: timestamp is too large");
 }
 
 TEST_CASE("tolerated: byte order mark, CRLF, blank lines at the end, no final newline, unknown keys") {
@@ -145,7 +150,7 @@ TEST_CASE("Mooncake rows that are wrong are named with line and column") {
         {"hello\n", "t:1:1: error: neither a Mooncake trace (JSON lines) nor an Azure one (CSV with TIMESTAMP first)"},
         {row("0", ", \"x\": " + std::string(100, '[')), "t:1:95: error: nested too deeply"},
     };
-    for (const Case& c : cases) CHECK(failure(c.text) == c.message);
+    for (const Case& c : cases) CHECK(first_line(failure(c.text)) == c.message);
 }
 
 TEST_CASE("an Azure trace") {
@@ -192,7 +197,7 @@ TEST_CASE("Azure rows that are wrong are named with line and column") {
         {azure + "1000-11-16 18:15:46,3,4\n9999-11-16 18:15:46,3,4", "t:3:1: error: timestamp too far from the first row's"},
         {azure, "t:1:1: error: the trace has no rows"},
     };
-    for (const Case& c : cases) CHECK(failure(c.text) == c.message);
+    for (const Case& c : cases) CHECK(first_line(failure(c.text)) == c.message);
 }
 
 TEST_CASE("hash ids become runs of token ids") {
