@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/base/mix.hpp"
 #include "kvsim/engine/kv_manager.hpp"
 
 namespace kvsim {
@@ -15,15 +16,6 @@ namespace {
 
 using BlockId = std::int32_t;
 constexpr BlockId no_block = 0;  // block 0 is the engine's null block and never given out
-
-std::uint64_t mix(std::uint64_t x) {
-    x ^= x >> 32;
-    x *= 0xd6e8feb86659fd93ULL;
-    x ^= x >> 32;
-    x *= 0xd6e8feb86659fd93ULL;
-    x ^= x >> 32;
-    return x;
-}
 
 /// Appends one run of consecutive tokens to the chain.
 void chain(BlockKey& key, std::uint64_t first, std::int64_t count) {

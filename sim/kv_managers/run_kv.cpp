@@ -4,21 +4,13 @@
 #include <utility>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/base/mix.hpp"
 #include "kvsim/base/units.hpp"
 
 namespace kvsim {
 namespace {
 
 constexpr std::uint64_t private_bit = std::uint64_t{1} << 63;
-
-std::uint64_t mix(std::uint64_t x) {
-    x ^= x >> 32;
-    x *= 0xd6e8feb86659fd93ULL;
-    x ^= x >> 32;
-    x *= 0xd6e8feb86659fd93ULL;
-    x ^= x >> 32;
-    return x;
-}
 
 }  // namespace
 
