@@ -317,6 +317,13 @@ TEST_CASE("bad input: waiting for the other end of a pipe can be interrupted") {
     CHECK(done.exit == 130);
 }
 
+TEST_CASE("bad input: an output pipe that nobody reads does not hold the run up") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    REQUIRE(mkfifo((folder.path() / "pipe").c_str(), 0600) == 0);
+    CHECK(run_in(folder, {"s.yaml", "--steps", "pipe"}).err == "error: cannot write 'pipe': nobody reads this pipe\n");
+}
+
 TEST_CASE("bad input: a file-size limit is a full disk") {
     const TemporaryFolder folder;
     folder.write("s.yaml", small_scenario());
