@@ -339,3 +339,11 @@ TEST_CASE("bad input: a file-size limit is a full disk") {
     CHECK(folder.files() == std::vector<std::string>{"s.yaml"});
     CHECK_FALSE(std::filesystem::exists(folder.path() / "results"));
 }
+
+TEST_CASE("bad input: a duration in which nothing arrives is warned of") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    const Finished done = run_in(folder, {"s.yaml", "--set", "workload.duration=1ns"});
+    CHECK(done.exit == 0);
+    CHECK(has(done.out, "no request arrived within workload.duration"));
+}
