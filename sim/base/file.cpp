@@ -72,8 +72,11 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), tar
     const bool exists = ::stat(path_.c_str(), &status) == 0;
     if (exists && S_ISDIR(status.st_mode)) fail_errno("write", path_, EISDIR);
     if (is_special_path(path_) || (exists && !S_ISREG(status.st_mode))) {
-        fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+        // Without O_NONBLOCK a pipe without a reader would hold the run up, perhaps for ever.
+        fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
+        if (fd_ < 0 && errno == ENXIO) fail("write", path_, "nobody reads this pipe");
         if (fd_ < 0) fail_errno("write", path_, errno);
+        ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
         return;
     }
     if (path_.filename().empty()) fail("write", path_, "it names no file");

@@ -247,6 +247,7 @@ void add_warnings(const Outcome& o, Summary& s) {
                              " measured requests; for ten samples above each, needed are: " + weak);
     if (s.completed == 0 && s.requests > 0)
         s.warnings.push_back("no measured request completed: there are no latencies to report");
+    if (o.requests.empty()) s.warnings.push_back("no request arrived within workload.duration: there is nothing to report");
     if (s.requests == 0 && !o.requests.empty())
         s.warnings.push_back("every request fell into the warm-up: nothing is measured");
     if (s.verdict == "overloaded" && !s.offered_rate_req_s)

@@ -5,7 +5,7 @@
 
 namespace kvsim {
 
-/// A number above 0, or `inf`.
+/// A number, or `inf`. Below 0.001 (gaps that vary 30 times more than their mean) the powers of the draw leave the doubles.
 struct Burstiness {
     static constexpr std::string_view type_name = "number";
     double shape = 1;
@@ -31,7 +31,7 @@ const config::Schema<GammaParams>& schema() {
     static const config::Schema<P> table{
         process_field<P>(), rate_field<P>(),
         config::field("burstiness", &P::burstiness,
-                      "gamma shape of the gaps: below 1 bursty, 1 Poisson, above 1 smoother, inf constant", config::positive)
+                      "gamma shape of the gaps: below 1 bursty, 1 Poisson, above 1 smoother, inf constant", {1e-3})
             .by_default("1"),
         rescale_field<P>()};
     return table;

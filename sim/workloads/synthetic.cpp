@@ -20,7 +20,7 @@ public:
     void add(double gap_ns) {
         fraction_ += gap_ns;
         const double carry = std::floor(fraction_);
-        if (static_cast<double>(whole_) + carry > latest_arrival_ns)
+        if (!(static_cast<double>(whole_) + carry <= latest_arrival_ns))  // also when it is no number: 0 x infinity
             throw UserError("an arrival would lie more than 146 years after the start; is the rate too low?");
         whole_ += static_cast<std::int64_t>(carry);
         fraction_ -= carry;

@@ -323,6 +323,13 @@ TEST_CASE("bad input: waiting for the other end of a pipe can be interrupted") {
     CHECK(done.exit == 130);
 }
 
+TEST_CASE("bad input: an output pipe that nobody reads does not hold the run up") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    REQUIRE(mkfifo((folder.path() / "pipe").c_str(), 0600) == 0);
+    CHECK(run_in(folder, {"s.yaml", "--steps", "pipe"}).err == "error: cannot write 'pipe': nobody reads this pipe\n");
+}
+
 TEST_CASE("bad input: a file-size limit is a full disk") {
     const TemporaryFolder folder;
     folder.write("s.yaml", small_scenario());
@@ -375,4 +382,12 @@ TEST_CASE("a warning about the input is one line of the report") {
     CHECK(done.exit == 0);
     CHECK(has(done.out, "'colour' is unknown"));
     CHECK_FALSE(has(done.out, "^"));
+}
+
+TEST_CASE("bad input: a duration in which nothing arrives is warned of") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    const Finished done = run_in(folder, {"s.yaml", "--set", "workload.duration=1ns"});
+    CHECK(done.exit == 0);
+    CHECK(has(done.out, "no request arrived within workload.duration"));
 }

@@ -164,6 +164,8 @@ TEST_CASE("workloads that are wrong") {
     CHECK(workload_error("requests: 5\narrivals: {process: poisson, rate: 5}" + lengths).find("t.yaml:2:36: error: rate") == 0);
     CHECK(workload_error("requests: 5\narrivals: {process: poison, rate: 5/s}" + lengths) ==
           "t.yaml:2:21: error: unknown arrival process 'poison'; did you mean 'poisson'?");
+    CHECK(workload_error("requests: 5\narrivals: {process: gamma, rate: 5/s, burstiness: 1e-300}" + lengths)
+              .find("t.yaml:2:51: error: burstiness must be at least 0.001") == 0);
     CHECK(workload_error("requests: 5\narrivals: {process: gamma, rate: 5/s, burstiness: 0}" + lengths).find("t.yaml:2:51") ==
           0);
     CHECK(workload_error("requests: 5\narrivals: poisson" + lengths).find("lacks the key 'rate'") != std::string::npos);
