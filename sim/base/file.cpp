@@ -105,14 +105,12 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), tar
 }
 
 AtomicFile::~AtomicFile() {
-    if (fd_ >= 0) {
-        ::close(fd_);
-        if (!temporary_.empty()) ::unlink(temporary_.c_str());
-    }
+    if (fd_ >= 0) ::close(fd_);
+    if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::write(std::string_view bytes) {
-    KVSIM_CHECK(fd_ >= 0, "write after commit");
+    KVSIM_CHECK(fd_ >= 0, "write after finish or commit");
     buffer_ += bytes;
     if (buffer_.size() >= buffer_bytes) flush();
 }
@@ -128,21 +126,21 @@ void AtomicFile::flush() {
     buffer_.clear();
 }
 
-void AtomicFile::commit() {
-    KVSIM_CHECK(fd_ >= 0, "commit after commit");
+void AtomicFile::finish() {
+    KVSIM_CHECK(fd_ >= 0, "a file is finished once");
     flush();
     const int fd = std::exchange(fd_, -1);
     // Network file systems report a full disk only here.
-    int error = ::close(fd) != 0 && errno != EINTR ? errno : 0;
-    if (temporary_.empty()) {
-        if (error != 0) fail_errno("write", path_, error);
-        return;
-    }
-    if (error == 0 && ::rename(temporary_.c_str(), target_.c_str()) != 0) error = errno;
-    if (error != 0) {
-        ::unlink(temporary_.c_str());
-        fail_errno("write", path_, error);
-    }
+    if (::close(fd) != 0 && errno != EINTR) fail_errno("write", path_, errno);
+}
+
+void AtomicFile::commit() {
+    KVSIM_CHECK(!committed_, "commit after commit");
+    if (fd_ >= 0) finish();
+    committed_ = true;
+    if (temporary_.empty()) return;
+    if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail_errno("write", path_, errno);
+    temporary_.clear();
 }
 
 }  // namespace kvsim

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "kvsim/app/prepare.hpp"
 #include "kvsim/app/process.hpp"
 #include "kvsim/base/check.hpp"
+#include "kvsim/base/file.hpp"
 #include "kvsim/engine/capacity.hpp"
 #include "kvsim/model/deployment.hpp"
 #include "kvsim/model/pieces.hpp"
@@ -122,10 +124,17 @@ std::optional<double> capacity_of(const Prepared& p) {
 void write_files(const fs::path& folder, const Prepared& p, const Outcome& outcome, const Summary& summary) {
     std::error_code ignored;                  // a missing folder is reported by the first file
     fs::create_directories(folder, ignored);  // again: another run that failed may have taken the empty folder away
-    write_summary_json(folder / "summary.json", p.info, outcome, summary);  // first: it refuses a wrong SOURCE_DATE_EPOCH
-    if (p.scenario.output.requests) write_requests_csv(folder / "requests.csv", outcome, p.info.slo);
-    if (p.scenario.output.timeline) write_timeline_csv(folder / "timeline.csv", outcome);
-    write_summary_csv(folder / "summary.csv", {&summary, 1});
+    std::vector<std::unique_ptr<AtomicFile>> files;
+    const auto add = [&](std::string_view name) -> AtomicFile& {
+        return *files.emplace_back(std::make_unique<AtomicFile>(folder / name));
+    };
+    if (p.scenario.output.requests) write_requests_csv(add("requests.csv"), outcome, p.info.slo);
+    if (p.scenario.output.timeline) write_timeline_csv(add("timeline.csv"), outcome);
+    add("summary.json").write(summary_json(p.info, outcome, summary));
+    add("summary.csv").write(summary_csv({&summary, 1}));
+    // They appear together: whatever can fail has been tried before the first.
+    for (const std::unique_ptr<AtomicFile>& file : files) file->finish();
+    for (const std::unique_ptr<AtomicFile>& file : files) file->commit();
 }
 
 /// Names become folders, so they must be plain and differ.

@@ -40,7 +40,10 @@ std::optional<double> saturated_rate(const SimulationOptions& options, const Ste
     plain.warmup_time.reset();
     plain.warmup_requests.reset();
     Backlog backlog(workload, most);
-    const Outcome outcome = simulate(plain, step_time, router, backlog);
+    Outcome outcome;
+    try {
+        outcome = simulate(plain, step_time, router, backlog);
+    } catch (const UserError&) { return std::nullopt; }  // none of the replayed requests fits; those behind them may
     const std::int64_t finished = outcome.integrals.finished_while_waiting;
     const std::int64_t completed = outcome.counters.completed;
     if (!outcome.stall_report.empty() || completed < 100) return std::nullopt;

@@ -363,8 +363,7 @@ std::string_view finish_reason_name(FinishReason reason) {
     KVSIM_CHECK(false, "finish reason out of range");
 }
 
-void write_requests_csv(const std::filesystem::path& path, const Outcome& outcome, const config::SloConfig& slo) {
-    AtomicFile file(path);
+void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::SloConfig& slo) {
     file.write(
         "request_id,class,session_id,replica,arrival_s,prompt_tokens,output_tokens,cached_prompt_tokens,queue_ms,ttft_ms,tpot_"
         "ms,"
@@ -415,11 +414,15 @@ void write_requests_csv(const std::filesystem::path& path, const Outcome& outcom
         rows.end();
     }
     rows.flush();
+}
+
+void write_requests_csv(const std::filesystem::path& path, const Outcome& outcome, const config::SloConfig& slo) {
+    AtomicFile file(path);
+    write_requests_csv(file, outcome, slo);
     file.commit();
 }
 
-void write_timeline_csv(const std::filesystem::path& path, const Outcome& outcome) {
-    AtomicFile file(path);
+void write_timeline_csv(AtomicFile& file, const Outcome& outcome) {
     file.write(
         "t_s,replica,running,waiting,kv_blocks_used,kv_usage,step_ms,batch_tokens,prefill_tokens,decode_tokens,preemptions\n");
     Rows rows(file);
@@ -450,6 +453,11 @@ void write_timeline_csv(const std::filesystem::path& path, const Outcome& outcom
         rows.end();
     }
     rows.flush();
+}
+
+void write_timeline_csv(const std::filesystem::path& path, const Outcome& outcome) {
+    AtomicFile file(path);
+    write_timeline_csv(file, outcome);
     file.commit();
 }
 

@@ -25,14 +25,18 @@ public:
     ~AtomicFile();
 
     void write(std::string_view bytes);
+    /// Everything is written and checked but not yet visible: several files that belong together are finished before the first
+    /// is committed. No write() follows.
+    void finish();
     void commit();
 
 private:
     void flush();
     std::filesystem::path path_;       ///< as given, for messages
     std::filesystem::path target_;     ///< links resolved
-    std::filesystem::path temporary_;  ///< empty when written in place
-    int fd_ = -1;
+    std::filesystem::path temporary_;  ///< empty when written in place, and after commit()
+    int fd_ = -1;                      ///< -1 after finish()
+    bool committed_ = false;
     std::string buffer_;
 };
 

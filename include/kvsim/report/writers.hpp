@@ -13,6 +13,8 @@
 
 namespace kvsim {
 
+class AtomicFile;
+
 /// Appends one CSV field, quoted only when it contains a comma, a quote or a line end.
 void append_csv_field(std::string& out, std::string_view field);
 
@@ -32,6 +34,9 @@ std::string_view finish_reason_name(FinishReason reason);  ///< "" while unfinis
 /// Every request in id order; points not reached are empty cells; slo_met 1/0, empty where slo_met() has no answer.
 void write_requests_csv(const std::filesystem::path& path, const Outcome& outcome, const config::SloConfig& slo);
 void write_timeline_csv(const std::filesystem::path& path, const Outcome& outcome);
+/// The same into a file that the caller commits.
+void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::SloConfig& slo);
+void write_timeline_csv(AtomicFile& file, const Outcome& outcome);
 void write_summary_csv(const std::filesystem::path& path, std::span<const Summary> summaries);
 void write_summary_json(const std::filesystem::path& path, const RunInfo& info, const Outcome& outcome, const Summary& summary);
 

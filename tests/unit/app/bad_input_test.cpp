@@ -391,3 +391,17 @@ TEST_CASE("bad input: a duration in which nothing arrives is warned of") {
     CHECK(done.exit == 0);
     CHECK(has(done.out, "no request arrived within workload.duration"));
 }
+
+TEST_CASE("bad input: a run's files appear together or not at all") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    for (const char* taken : {"requests.csv", "timeline.csv", "summary.json", "summary.csv"}) {
+        CAPTURE(taken);
+        std::filesystem::create_directories(folder.path() / "o" / taken);
+        const Finished done = run_in(folder, {"s.yaml", "--out", "o"});
+        CHECK(done.exit == 2);
+        CHECK(has(done.err, std::string("cannot write 'o/") + taken + "': Is a directory"));
+        CHECK(folder.files() == std::vector<std::string>{"s.yaml"});
+        std::filesystem::remove(folder.path() / "o" / taken);
+    }
+}

@@ -134,3 +134,20 @@ TEST_CASE("AtomicFile writes into a device instead of replacing it") {
     put("/dev/null", "gone");
     CHECK(fs::is_character_file("/dev/null"));
 }
+
+TEST_CASE("finished files become visible when they are committed, and vanish when they are not") {
+    const Folder folder;
+    {
+        AtomicFile kept(folder.path / "kept");
+        AtomicFile dropped(folder.path / "dropped");
+        kept.write("text");
+        dropped.write("text");
+        kept.finish();
+        dropped.finish();
+        CHECK_FALSE(fs::exists(folder.path / "kept"));
+        CHECK_THROWS_AS(kept.write("more"), InternalError);
+        kept.commit();
+        CHECK(read_file(folder.path / "kept") == "text");
+    }
+    CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
+}
