@@ -1,6 +1,7 @@
 // THE registration file: one table per kind of piece, one line per piece. A piece's own file defines its make and docs
 // functions; they are declared here and nowhere else.
 
+#include "kvsim/model/clients.hpp"
 #include "kvsim/model/pieces.hpp"
 #include "kvsim/model/workload_pieces.hpp"
 #include "workloads/line_reader.hpp"
@@ -53,6 +54,13 @@ std::span<const Entry<MakeRouter>> routers() {
 KVSIM_ARRIVALS(poisson_arrivals);
 KVSIM_ARRIVALS(gamma_arrivals);
 KVSIM_ARRIVALS(constant_arrivals);
+KVSIM_ARRIVALS(weibull_arrivals);
+KVSIM_ARRIVALS(mmpp_arrivals);
+KVSIM_ARRIVALS(diurnal_arrivals);
+KVSIM_ARRIVALS(piecewise_arrivals);
+KVSIM_ARRIVALS(ramp_arrivals);
+KVSIM_ARRIVALS(staged_arrivals);
+KVSIM_ARRIVALS(batches_arrivals);
 KVSIM_ARRIVALS(all_at_once);
 #undef KVSIM_ARRIVALS
 
@@ -60,7 +68,14 @@ std::span<const Entry<MakeArrivals>> arrival_processes() {
     static constexpr Entry<MakeArrivals> table[] = {
         {"poisson", "independent arrivals: exponential gaps", poisson_arrivals_docs, make_poisson_arrivals},
         {"gamma", "gamma gaps of shape `burstiness`, as vllm bench serve draws them", gamma_arrivals_docs, make_gamma_arrivals},
+        {"weibull", "Weibull gaps, by their coefficient of variation", weibull_arrivals_docs, make_weibull_arrivals},
         {"constant", "one request every 1 / rate", constant_arrivals_docs, make_constant_arrivals},
+        {"mmpp", "bursts: a Markov-modulated Poisson process, on and off", mmpp_arrivals_docs, make_mmpp_arrivals},
+        {"diurnal", "a rate that swings as a sine, as over a day", diurnal_arrivals_docs, make_diurnal_arrivals},
+        {"piecewise", "a rate given at points of time, linear in between", piecewise_arrivals_docs, make_piecewise_arrivals},
+        {"ramp", "a rate that rises (or falls) linearly, then stays", ramp_arrivals_docs, make_ramp_arrivals},
+        {"staged", "constant rates one after the other, then nothing", staged_arrivals_docs, make_staged_arrivals},
+        {"batches", "groups of requests at one instant", batches_arrivals_docs, make_batches_arrivals},
         {"all_at_once", "every request at the start", all_at_once_docs, make_all_at_once},
     };
     return table;
@@ -85,6 +100,25 @@ std::span<const Entry<MakeLengthLaw>> length_distributions() {
         {"exponential", "rounded up", exponential_length_docs, make_exponential_length},
         {"geometric", "memoryless whole numbers from 1", geometric_length_docs, make_geometric_length},
         {"empirical", "a quantile table, linear in between", empirical_length_docs, make_empirical_length},
+    };
+    return table;
+}
+
+#define KVSIM_TIME(name)                              \
+    std::vector<config::FieldDoc> name##_time_docs(); \
+    std::unique_ptr<TimeLaw> make_##name##_time(const config::Value&, std::string_view, config::Diagnostics&)
+KVSIM_TIME(constant);
+KVSIM_TIME(exponential);
+KVSIM_TIME(lognormal);
+KVSIM_TIME(uniform);
+#undef KVSIM_TIME
+
+std::span<const Entry<MakeTimeLaw>> time_distributions() {
+    static constexpr Entry<MakeTimeLaw> table[] = {
+        {"constant", "always `value`; a bare duration means this", constant_time_docs, make_constant_time},
+        {"exponential", "memoryless", exponential_time_docs, make_exponential_time},
+        {"lognormal", "by p50 + p90, or mean + sd", lognormal_time_docs, make_lognormal_time},
+        {"uniform", "from min to max", uniform_time_docs, make_uniform_time},
     };
     return table;
 }

@@ -9,6 +9,7 @@
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/text.hpp"
 #include "kvsim/model/catalog.hpp"
+#include "kvsim/model/clients.hpp"
 #include "kvsim/model/deployment.hpp"
 #include "kvsim/model/pieces.hpp"
 #include "kvsim/model/trace.hpp"
@@ -54,6 +55,7 @@ const std::vector<Kind>& kinds() {
         {"step_time", "step_time.model", [] { return lines_of(step_time_models()); }},
         {"arrivals", "workload.arrivals.process", [] { return lines_of(arrival_processes()); }},
         {"distributions", "workload.prompt_tokens.distribution", [] { return lines_of(length_distributions()); }},
+        {"times", "workload.users.think_time.distribution", [] { return lines_of(time_distributions()); }},
         {"traces", "workload.trace.format", [] { return lines_of(trace_formats()); }},
         {"routers", "router.policy", [] { return lines_of(routers()); }},
     };

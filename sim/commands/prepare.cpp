@@ -1,5 +1,7 @@
 #include "kvsim/app/prepare.hpp"
 
+#include <cmath>
+
 #include "kvsim/app/process.hpp"
 #include "kvsim/base/check.hpp"
 #include "kvsim/config/load.hpp"
@@ -67,6 +69,12 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     p.options.replicas = p.deployment.engine_replicas();
     p.options.api = p.deployment.api.value_or(p.step_time->default_api());
     p.options.max_concurrency = p.scenario.workload.max_concurrency;
+    // Where all requests come at once, only the limit says when each is meant to be sent.
+    const bool timetable = !p.info.request_rate || std::isfinite(*p.info.request_rate);
+    p.options.latency_from_intended = timetable && !p.scenario.workload.latency_from_sent;
+    p.options.itl_per_request = p.scenario.slo.itl_p99.has_value();
+    for (const config::ClassConfig& c : p.scenario.workload.classes)
+        p.options.itl_per_request = p.options.itl_per_request || (c.slo && c.slo->itl_p99);
     p.options.warmup_time = p.scenario.measure.warmup_time;
     p.options.warmup_requests = p.scenario.measure.warmup_requests;
     if (p.scenario.output.timeline) p.options.timeline_interval = p.scenario.output.timeline_interval;

@@ -119,6 +119,7 @@ std::optional<double> capacity_of(const Prepared& p) {
     const auto workload = make_workload(p.scenario.workload, seed, p.scenario.file.parent_path(), diagnostics);
     const auto router = make_router(p.scenario.router, seed, diagnostics);
     KVSIM_CHECK(workload && router, "what was prepared once can be prepared again");
+    if (workload->closed_loop()) return std::nullopt;  // its requests follow from answers
     const std::optional<double> rate = saturated_rate(p.options, *p.step_time, *router, *workload);
     throw_if_stopped();
     return rate;

@@ -8,6 +8,7 @@
 #include "kvsim/app/process.hpp"
 #include "kvsim/config/scenario.hpp"
 #include "kvsim/model/catalog.hpp"
+#include "kvsim/model/clients.hpp"
 #include "kvsim/model/pieces.hpp"
 #include "kvsim/model/trace.hpp"
 #include "kvsim/model/workload_pieces.hpp"
@@ -70,6 +71,10 @@ int schema_command(const std::vector<std::string>& args) {
     }
     print("\n## workload.prefix\n\n");
     table(prefix_docs());
+    for (const auto& [section, docs] : client_docs()) {
+        print("\n## " + section + "\n\n");
+        table(docs);
+    }
     print("\n## workload.trace\n\n");
     table(trace_docs());
     print("\n## model as a map\n\n");
@@ -81,6 +86,8 @@ int schema_command(const std::vector<std::string>& args) {
     pieces("length distributions",
            "`workload.prompt_tokens`, `workload.output_tokens`: `{distribution: NAME, ...}`; a bare integer is a constant.",
            length_distributions());
+    pieces("time distributions", "Think times, delays: `{distribution: NAME, ...}`; a bare duration is a constant.",
+           time_distributions());
     pieces("trace formats", "`workload.trace: {path: FILE, format: NAME, ...}`", trace_formats());
     pieces("routers", "`router: {policy: NAME, ...}`", routers());
     return exit_done;

@@ -85,30 +85,130 @@ const Schema<EngineConfig>& engine_schema() {
     return schema;
 }
 
-const Schema<WorkloadConfig>& workload_schema() {
-    static const Schema<WorkloadConfig> schema{
-        field("requests", &WorkloadConfig::requests, "stop after so many arrivals", up_to(1e9)),
-        field("duration", &WorkloadConfig::duration, "stop arrivals after this time", positive),
-        field("rate_scale", &WorkloadConfig::rate_scale, "factor on the arrival rate", positive).by_default("1"),
-        field("max_concurrency", &WorkloadConfig::max_concurrency, "requests in the system at once; further ones arrive late",
-              at_least_one),
-        field("arrivals", &WorkloadConfig::arrivals,
-              "{process: ..., ...}: when requests arrive; required without a trace or max_concurrency"),
-        field("prompt_tokens", &WorkloadConfig::prompt_tokens,
-              "{distribution: ..., ...} or an integer; required without a trace"),
-        field("output_tokens", &WorkloadConfig::output_tokens,
-              "{distribution: ..., ...} or an integer; required without a trace"),
-        field("prefix", &WorkloadConfig::prefix, "prompts that share beginnings"),
-        field("trace", &WorkloadConfig::trace, "{path: ..., format: ...}: recorded requests instead of drawn ones")};
-    return schema;
-}
-
 const Schema<SloConfig>& slo_schema() {
     static const Schema<SloConfig> schema{
         field("ttft", &SloConfig::ttft, "longest time to the first token", positive),
         field("tpot", &SloConfig::tpot, "longest mean time per output token after the first", positive),
+        field("itl_p99", &SloConfig::itl_p99, "longest 99th percentile of the request's own gaps between tokens", positive),
         field("e2e", &SloConfig::e2e, "longest time from arrival to the last token", positive),
         field("queue", &SloConfig::queue, "longest time in the waiting queue", positive)};
+    return schema;
+}
+
+const Schema<TimeoutConfig>& timeout_schema() {
+    static const Schema<TimeoutConfig> schema{
+        field("ttft", &TimeoutConfig::ttft, "give up without a first token after this", positive),
+        field("e2e", &TimeoutConfig::e2e, "give up without the last token after this", positive)};
+    return schema;
+}
+
+// What clients of one kind do: the keys that `workload` and each of its classes have in common.
+template <class C>
+std::vector<Field<C>> client_fields() {
+    using Tokens = std::optional<std::int64_t>;
+    return {
+        field<C, Tokens>("requests", &C::requests, "stop after so many arrivals; retries do not count", up_to(1e9)),
+        field<C, std::optional<SimDuration>>("duration", &C::duration, "stop arrivals after this time", positive),
+        field<C, Tokens>("max_concurrency", &C::max_concurrency,
+                         "requests sent and not answered at once; further ones queue at the client", at_least_one),
+        field<C, Value>(
+            "arrivals", &C::arrivals,
+            "{process: ..., ...}: when requests (with sessions: sessions) arrive; required without a trace, users or "
+            "max_concurrency"),
+        field<C, Value>("users", &C::users, "{count: ..., think_time: ...}: a closed loop of users instead of arrivals"),
+        field<C, Value>("sessions", &C::sessions, "{turns: ..., ...}: chats or agent runs, whose requests build on each other"),
+        field<C, Value>("prompt_tokens", &C::prompt_tokens,
+                        "{distribution: ..., ...} or an integer, in a session of each new message; required without a trace"),
+        field<C, Value>("output_tokens", &C::output_tokens, "{distribution: ..., ...} or an integer; required without a trace"),
+        field<C, Value>(
+            "reasoning_tokens", &C::reasoning_tokens,
+            "{distribution: ..., ...} or an integer: output tokens in front of output_tokens, which later turns of a "
+            "session leave out"),
+        field<C, Value>("prefix", &C::prefix, "prompts that share beginnings"),
+        field<C, Value>("documents", &C::documents, "{count: ..., tokens: ...}: shared documents in prompts (RAG)"),
+        field<C, std::optional<SimDuration>>(
+            "jitter", &C::jitter,
+            "each request is sent uniform [0, jitter) later, so that equal ones do not march in "
+            "step",
+            Range{0, 366.0 * 86'400})
+            .by_default("0s"),
+        field<C, Tokens>("priority", &C::priority, "lower is more urgent; counts under scheduling_policy priority",
+                         Range{-1e9, 1e9})
+            .by_default("0"),
+        field<C, std::optional<std::string>>("tenant", &C::tenant, "whose requests these are"),
+        custom<C>(
+            "timeout", "duration | map",
+            "clients give up without the last token after this, or {ttft: ..., e2e: ...}; counted from the intended arrival",
+            [](C& into, const Value& value, Diagnostics& diagnostics) {
+                if (value.is_scalar()) return decode(value, into.timeout.e2e, "timeout", positive, diagnostics);
+                const std::size_t before = diagnostics.error_count();
+                timeout_schema().read(value, into.timeout, "timeout", diagnostics);
+                return diagnostics.error_count() == before;
+            }),
+        field<C, Value>("cancel", &C::cancel, "{share: ..., after: ...}: clients that lose interest"),
+        field<C, Value>("retry", &C::retry, "{max_retries: ..., backoff: ...}: what follows a time-out"),
+    };
+}
+
+const Schema<ClassConfig>& class_schema() {
+    static const Schema<ClassConfig> schema = [] {
+        std::vector<Field<ClassConfig>> fields{
+            field("name", &ClassConfig::name, "what the class column of requests.csv says").need()};
+        for (auto& f : client_fields<ClassConfig>()) fields.push_back(std::move(f));
+        fields.push_back(custom<ClassConfig>("slo", "map", "what its requests must meet (default: the scenario's slo)",
+                                             [](ClassConfig& into, const Value& value, Diagnostics& diagnostics) {
+                                                 const std::size_t before = diagnostics.error_count();
+                                                 slo_schema().read(value, into.slo.emplace(), "slo", diagnostics);
+                                                 return diagnostics.error_count() == before;
+                                             }));
+        return Schema<ClassConfig>(std::move(fields));
+    }();
+    return schema;
+}
+
+bool read_classes(WorkloadConfig& into, const Value& value, Diagnostics& diagnostics) {
+    if (!value.is_list() || value.list.empty()) {
+        diagnostics.error(value.mark, "classes must be a list of maps, each with a name");
+        return false;
+    }
+    const std::size_t before = diagnostics.error_count();
+    for (const Value& item : value.list) {
+        ClassConfig& c = into.classes.emplace_back();
+        c.mark = item.mark;
+        class_schema().read(item, c, "the class", diagnostics);
+        const auto same = std::find_if(into.classes.begin(), into.classes.end() - 1,
+                                       [&](const ClassConfig& other) { return other.name == c.name; });
+        if (!c.name.empty() && same != into.classes.end() - 1)
+            diagnostics.error(item.mark, "another class is named '" + excerpt(c.name) + "' too");
+    }
+    return diagnostics.error_count() == before;
+}
+
+const Schema<WorkloadConfig>& workload_schema() {
+    static const Schema<WorkloadConfig> schema = [] {
+        std::vector<Field<WorkloadConfig>> fields = client_fields<WorkloadConfig>();
+        fields.push_back(
+            field("rate_scale", &WorkloadConfig::rate_scale, "factor on every arrival rate", positive).by_default("1"));
+        fields.push_back(
+            custom<WorkloadConfig>("latency_from", "text",
+                                   "where a request queues at the client: latencies count from its intended arrival, or "
+                                   "from when it was sent, as vllm bench serve does",
+                                   [](WorkloadConfig& into, const Value& value, Diagnostics& diagnostics) {
+                                       std::string text;
+                                       if (!decode(value, text, "latency_from", any, diagnostics)) return false;
+                                       into.latency_from_sent = text == "sent";
+                                       return true;
+                                   })
+                .one_of({"intended", "sent"})
+                .by_default("intended"));
+        fields.push_back(custom<WorkloadConfig>("classes", "list",
+                                                "a mix: maps with a name and the keys above; keys of the workload itself are "
+                                                "defaults of every class",
+                                                read_classes));
+        fields.push_back(
+            field("trace", &WorkloadConfig::trace, "{path: ..., format: ...}: recorded requests instead of drawn ones"));
+        return Schema<WorkloadConfig>(std::move(fields));
+    }();
     return schema;
 }
 
@@ -215,8 +315,6 @@ constexpr std::array engine_refused{
     KnownKey{"seed", "belongs at the top level"},
 };
 constexpr std::array workload_refused{
-    KnownKey{"users", ""},
-    KnownKey{"classes", ""},
     KnownKey{"rate", "belongs under arrivals: {process: poisson, rate: 5/s}"},
     KnownKey{"seed", "belongs at the top level"},
 };
@@ -286,21 +384,37 @@ bool read_workload(Scenario& into, const Value& value, Diagnostics& diagnostics)
                            diagnostics);
     if (!value.is_map()) return false;
     const bool traced = find_member(value, "trace") != nullptr;
-    // With a kind of workload that is not supported the missing keys are no second mistake.
-    const bool other_kind = find_member(value, "users") != nullptr || find_member(value, "classes") != nullptr;
-    // Clients with a concurrency limit and no arrival process send as fast as it lets them.
-    const bool limited = find_member(value, "max_concurrency") != nullptr;
     std::string missing;
-    for (const std::string_view key : {"arrivals", "prompt_tokens", "output_tokens", "prefix"}) {
+    for (const std::string_view key : {"arrivals", "prompt_tokens", "output_tokens", "prefix", "users", "sessions", "documents",
+                                       "reasoning_tokens", "classes"}) {
         const Member* member = find_member(value, key);
         if (traced && member != nullptr) {
             diagnostics.error(member->key_mark, std::string(key) + " cannot stand beside trace, which already gives it");
-        } else if (!traced && !other_kind && member == nullptr && key != "prefix" && !(key == "arrivals" && limited)) {
-            missing += (missing.empty() ? "'" : ", '") + std::string(key) + "'";
         }
     }
+    if (traced) return diagnostics.error_count() == before;
+    const Member* users = find_member(value, "users");
+    const Member* arrivals = find_member(value, "arrivals");
+    if (users != nullptr && arrivals != nullptr) {
+        diagnostics.error((users > arrivals ? users : arrivals)->key_mark,
+                          "arrivals and users both say when requests are sent; keep one");
+    }
+    if (find_member(value, "classes") != nullptr) return diagnostics.error_count() == before;  // they say what they lack
+    // Clients with a concurrency limit and no arrival process send as fast as it lets them.
+    const bool paced = find_member(value, "max_concurrency") != nullptr || users != nullptr;
+    // A session's steps may have lengths of their own.
+    const Member* sessions = find_member(value, "sessions");
+    const bool steps = sessions != nullptr && sessions->value.find("steps") != nullptr;
+    for (const std::string_view key : {"arrivals", "prompt_tokens", "output_tokens"}) {
+        if (find_member(value, key) != nullptr || (key == "arrivals" ? paced : steps)) continue;
+        missing += (missing.empty() ? "'" : ", '") + std::string(key) + "'";
+    }
     if (!missing.empty()) diagnostics.error(value.mark, "workload lacks " + missing + " (or a trace)");
-    if (!traced && !other_kind && find_member(value, "requests") == nullptr && find_member(value, "duration") == nullptr) {
+    // Stages end by themselves, and so do so many sessions.
+    const bool ends =
+        (arrivals != nullptr && (arrivals->value.find("stages") != nullptr || arrivals->value.find("points") != nullptr)) ||
+        (sessions != nullptr && sessions->value.find("count") != nullptr);
+    if (!ends && find_member(value, "requests") == nullptr && find_member(value, "duration") == nullptr) {
         diagnostics.error(value.mark, "workload needs an end: give 'requests', 'duration' or both");
     }
     return diagnostics.error_count() == before;
@@ -444,10 +558,16 @@ Scenario read_scenario(const Value& root, const std::filesystem::path& file, Dia
 }
 
 std::vector<std::pair<std::string, std::vector<FieldDoc>>> scenario_docs() {
-    return {{"scenario", scenario_schema().docs()}, {"hardware", hardware_schema().docs()},
-            {"engine", engine_schema().docs()},     {"workload", workload_schema().docs()},
-            {"slo", slo_schema().docs()},           {"measure", measure_schema().docs()},
-            {"metrics", metrics_schema().docs()},   {"output", output_schema().docs()}};
+    return {{"scenario", scenario_schema().docs()},
+            {"hardware", hardware_schema().docs()},
+            {"engine", engine_schema().docs()},
+            {"workload", workload_schema().docs()},
+            {"workload.timeout as a map", timeout_schema().docs()},
+            {"workload.classes, each", class_schema().docs()},
+            {"slo", slo_schema().docs()},
+            {"measure", measure_schema().docs()},
+            {"metrics", metrics_schema().docs()},
+            {"output", output_schema().docs()}};
 }
 
 }  // namespace kvsim::config

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <optional>
 
 #include "arrivals_params.hpp"
 #include "kvsim/random/distribution.hpp"
@@ -23,7 +24,8 @@ static bool decode(const config::Value& value, Burstiness& out, std::string_view
 namespace {
 
 struct GammaParams : RateParams {
-    Burstiness burstiness;
+    std::optional<Burstiness> burstiness;
+    std::optional<double> cv;
 };
 
 const config::Schema<GammaParams>& schema() {
@@ -33,6 +35,8 @@ const config::Schema<GammaParams>& schema() {
         config::field("burstiness", &P::burstiness,
                       "gamma shape of the gaps: below 1 bursty, 1 Poisson, above 1 smoother, inf constant", {1e-3})
             .by_default("1"),
+        config::field("cv", &P::cv, "coefficient of variation of the gaps instead: burstiness = 1 / cv^2; 0 constant",
+                      config::Range{0, 30}),
         rescale_field<P>()};
     return table;
 }
@@ -67,7 +71,9 @@ std::unique_ptr<ArrivalProcess> make_gamma_arrivals(const config::Value& params,
                                                     config::Diagnostics& diagnostics) {
     GammaParams p;
     schema().read(params, p, "arrivals", diagnostics);
-    return gamma_gaps(p.rate.per_second * rate_scale, p.burstiness.shape, p.rescale, seed);
+    if (p.cv && p.burstiness) diagnostics.error(params.find("cv")->mark, "arrivals: cv and burstiness say the same; keep one");
+    const double shape = p.cv ? 1 / (*p.cv * *p.cv) : p.burstiness.value_or(Burstiness{}).shape;
+    return gamma_gaps(p.rate.per_second * rate_scale, shape, p.rescale, seed);
 }
 
 }  // namespace kvsim

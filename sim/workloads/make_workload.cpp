@@ -5,8 +5,10 @@
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/text.hpp"
+#include "kvsim/model/clients.hpp"
 #include "kvsim/model/pieces.hpp"
 #include "kvsim/model/workload_pieces.hpp"
+#include "prefix_config.hpp"
 
 namespace kvsim {
 
@@ -24,24 +26,6 @@ const std::string* naming_key(const Value& map, std::string_view key, std::strin
 }
 
 constexpr double max_expected_requests = 1e9;  // the most that workload.requests may ask for
-
-struct PrefixConfig {
-    std::int64_t groups = 1;
-    Value tokens;
-    double share = 1;
-};
-
-const config::Schema<PrefixConfig>& prefix_schema() {
-    using P = PrefixConfig;
-    static const config::Schema<P> table{
-        config::field("groups", &P::groups, "how many different prefixes there are",
-                      {1, static_cast<double>(max_prefix_groups)})
-            .by_default("1"),
-        config::field("tokens", &P::tokens, "length of a prefix: an integer or a length distribution, drawn once per group")
-            .need(),
-        config::field("share", &P::share, "share of the requests that have one", config::fraction).by_default("1")};
-    return table;
-}
 
 struct TraceConfig {
     std::string path;
@@ -118,6 +102,20 @@ std::unique_ptr<ArrivalProcess> arrivals_of(const config::WorkloadConfig& config
 
 }  // namespace
 
+const config::Schema<PrefixConfig>& prefix_schema() {
+    using P = PrefixConfig;
+    static const config::Schema<P> table{
+        config::field("groups", &P::groups, "how many different prefixes there are",
+                      {1, static_cast<double>(max_prefix_groups)})
+            .by_default("1"),
+        config::field("tokens", &P::tokens, "length of a prefix: an integer or a length distribution, drawn once per group")
+            .need(),
+        config::field("share", &P::share, "share of the requests that have one", config::fraction).by_default("1"),
+        config::field("zipf", &P::zipf, "popularity of the k-th prefix: k^-zipf; 0: all equal", config::Range{0, 20})
+            .by_default("0")};
+    return table;
+}
+
 std::unique_ptr<LengthLaw> make_length_law(const Value& value, std::string_view where, Diagnostics& diagnostics) {
     Value map = value;
     if (value.is_scalar()) {
@@ -162,7 +160,7 @@ std::unique_ptr<ArrivalProcess> make_arrivals(const Value& value, double rate_sc
 }
 
 std::optional<ArrivalInfo> configured_arrivals(const config::WorkloadConfig& config) {
-    if (!config.trace.is_null()) return std::nullopt;
+    if (!config.trace.is_null() || !config.classes.empty() || !config.users.is_null()) return std::nullopt;
     Diagnostics ignored;
     const std::unique_ptr<ArrivalProcess> process = arrivals_of(config, 0, ignored);
     return process ? std::optional(process->info()) : std::nullopt;
@@ -184,12 +182,18 @@ std::unique_ptr<Workload> make_workload(const config::WorkloadConfig& config, st
     if (config.requests && (*config.requests < 1 || *config.requests > std::int64_t{std::numeric_limits<RequestId>::max()}))
         diagnostics.error(config.mark, "requests must be between 1 and 4294967295");
     if (diagnostics.error_count() != before) return nullptr;
-    if (!config.trace.is_null()) return replay_of(config, seed, base, diagnostics);
+    if (!config.trace.is_null()) {
+        std::unique_ptr<Workload> replay = replay_of(config, seed, base, diagnostics);
+        if (!replay || !needs_clients(config)) return replay;
+        return clients_of(config, std::move(replay), seed, diagnostics);
+    }
+    if (needs_clients(config)) return clients_of(config, nullptr, seed, diagnostics);
 
     SyntheticLaws laws;
     laws.requests = config.requests;
     laws.duration = config.duration;
     laws.arrivals = arrivals_of(config, seed, diagnostics);
+    if (laws.arrivals && laws.arrivals->info().ends) return clients_of(config, nullptr, seed, diagnostics);
     const auto length = [&](const Value& value, std::string_view key) -> std::unique_ptr<LengthLaw> {
         if (!value.is_null()) return make_length_law(value, key, diagnostics);
         diagnostics.error(config.mark, "workload needs " + std::string(key) + " (or a trace)");

@@ -61,26 +61,53 @@ struct EngineConfig {
     std::optional<SimDuration> api;  ///< front-end time between arrival and the waiting queue
 };
 
-/// Workload keys that hold for every kind; the rest of the map belongs to the workload pieces (model/workload.hpp).
-struct WorkloadConfig {
+struct SloConfig {
+    std::optional<SimDuration> ttft;
+    std::optional<SimDuration> tpot;
+    std::optional<SimDuration> itl_p99;  ///< of the request's own gaps between tokens
+    std::optional<SimDuration> e2e;
+    std::optional<SimDuration> queue;
+    [[nodiscard]] bool any() const { return ttft || tpot || itl_p99 || e2e || queue; }
+};
+
+/// When a client gives up, counted from the intended arrival.
+struct TimeoutConfig {
+    std::optional<SimDuration> ttft;
+    std::optional<SimDuration> e2e;
+};
+
+/// What one kind of clients sends. The maps belong to the workload pieces (model/workload_pieces.hpp, model/clients.hpp).
+struct ClientConfig {
     Mark mark;
     std::optional<std::int64_t> requests;
     std::optional<SimDuration> duration;
-    double rate_scale = 1;
     std::optional<std::int64_t> max_concurrency;
     Value arrivals;       ///< {process: ..., ...} or a bare process name
     Value prompt_tokens;  ///< {distribution: ..., ...} or a bare integer (constant)
     Value output_tokens;
-    Value prefix;  ///< shared system prompts
-    Value trace;   ///< {path, format, ...}
+    Value reasoning_tokens;  ///< as output_tokens, before them
+    Value prefix;            ///< shared system prompts
+    Value documents;         ///< shared documents in prompts
+    Value users;             ///< a closed loop
+    Value sessions;          ///< requests that build on each other
+    std::optional<SimDuration> jitter;
+    std::optional<std::int64_t> priority;
+    std::optional<std::string> tenant;
+    TimeoutConfig timeout;
+    Value cancel;
+    Value retry;
 };
 
-struct SloConfig {
-    std::optional<SimDuration> ttft;
-    std::optional<SimDuration> tpot;
-    std::optional<SimDuration> e2e;
-    std::optional<SimDuration> queue;
-    [[nodiscard]] bool any() const { return ttft || tpot || e2e || queue; }
+struct ClassConfig : ClientConfig {
+    std::string name;
+    std::optional<SloConfig> slo;  ///< unset: the scenario's
+};
+
+struct WorkloadConfig : ClientConfig {
+    double rate_scale = 1;
+    bool latency_from_sent = false;
+    Value trace;  ///< {path, format, ...}
+    std::vector<ClassConfig> classes;
 };
 
 /// The warm-up cut: requests that arrive before `time`, or the first `requests` arrivals, are not measured.

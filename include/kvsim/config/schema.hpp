@@ -206,6 +206,7 @@ template <class T>
 class Schema {
 public:
     Schema(std::initializer_list<Field<T>> fields) : fields_(fields) {}
+    explicit Schema(std::vector<Field<T>> fields) : fields_(std::move(fields)) {}
 
     /// Reads every known key of `map` into `out`; reports everything wrong. `where` names the map in messages ("engine").
     void read(const Value& map, T& out, std::string_view where, Diagnostics& diagnostics) const {

@@ -41,6 +41,8 @@ struct ArrivalInfo {
     double rate = std::numeric_limits<double>::infinity();  ///< requests per second, rate_scale applied; infinite: all at once
     double burstiness = 1;                                  ///< gamma shape of the gaps; infinite: constant gaps
     bool rescale = false;  ///< stretch all gaps so that the last of n requests arrives at n / rate, as `vllm bench serve` does
+    bool ends = false;     ///< it stops by itself
+    double expected = 0;   ///< requests until it stops; 0: not known
 };
 
 /// Gaps between arrivals; the first arrival comes after the first gap.
@@ -48,7 +50,8 @@ class ArrivalProcess {
 public:
     explicit ArrivalProcess(const ArrivalInfo& info) : info_(info) {}
     virtual ~ArrivalProcess() = default;
-    /// Nanoseconds between arrival i - 1 (the start for i = 0) and arrival i; >= 0, finite, a pure function of i.
+    /// Nanoseconds between arrival i - 1 (the start for i = 0) and arrival i, >= 0; infinite: no more arrivals. Asked in the
+    /// order i = 0, 1, 2, ...; i = 0 begins anew and gives the same gaps again.
     [[nodiscard]] virtual double gap_ns(std::uint64_t i) const = 0;
     [[nodiscard]] const ArrivalInfo& info() const { return info_; }
 
