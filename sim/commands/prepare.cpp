@@ -42,6 +42,9 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
         info.burstiness = arrivals->burstiness;
     }
     info.slo = scenario.slo;
+    for (const config::ClassConfig& c : scenario.workload.classes) {
+        if (c.slo) info.class_slos[c.name] = *c.slo;
+    }
     info.exact_percentiles = scenario.metrics.exact_percentiles;
     return info;
 }

@@ -132,7 +132,7 @@ void write_files(const fs::path& folder, const Prepared& p, const Outcome& outco
     const auto add = [&](std::string_view name) -> AtomicFile& {
         return *files.emplace_back(std::make_unique<AtomicFile>(folder / name));
     };
-    if (p.scenario.output.requests) write_requests_csv(add("requests.csv"), outcome, p.info.slo);
+    if (p.scenario.output.requests) write_requests_csv(add("requests.csv"), outcome, p.info.slo, p.info.class_slos);
     if (p.scenario.output.timeline) write_timeline_csv(add("timeline.csv"), outcome);
     add("summary.json").write(summary_json(p.info, outcome, summary));
     add("summary.csv").write(summary_csv({&summary, 1}));

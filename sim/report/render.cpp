@@ -83,6 +83,7 @@ std::vector<std::string> slo_limits(const config::SloConfig& slo) {
     };
     add("TTFT", slo.ttft);
     add("TPOT", slo.tpot);
+    add("ITL p99", slo.itl_p99);
     add("E2E", slo.e2e);
     add("queue", slo.queue);
     return out;
@@ -151,6 +152,9 @@ Facts dimensions(const RunInfo& info, const Outcome& o, const Summary& s) {
     facts.emplace_back("  prompt", lengths_text(s.prompt_tokens) + " tokens");
     facts.emplace_back("  output", lengths_text(s.output_tokens) + " tokens");
     if (info.slo.any()) facts.emplace_back("SLO", join(slo_limits(info.slo), ", "));
+    for (const auto& [name, slo] : info.class_slos) {
+        if (slo.any()) facts.emplace_back("  " + name, join(slo_limits(slo), ", "));
+    }
     return facts;
 }
 
@@ -165,12 +169,20 @@ Facts outcome_facts(const Summary& s) {
     facts.emplace_back("Verdict", verdict);
     std::string requests = fmt::format("{} completed", count_text(s.completed));
     requests += fmt::format(", {} rejected, {} timed out", count_text(s.rejected), count_text(s.timed_out));
-    const std::int64_t others = s.requests - s.completed - s.rejected - s.timed_out;
+    if (s.cancelled > 0) requests += fmt::format(", {} cancelled", count_text(s.cancelled));
+    if (s.retries > 0) requests += fmt::format(", {} of all sent again", count_text(s.retries));
+    const std::int64_t others = s.requests - s.completed - s.rejected - s.timed_out - s.cancelled;
     if (others > 0) requests += fmt::format(", {} not finished", count_text(others));
     facts.emplace_back("Requests", requests + fmt::format("; {} s", figure(s.duration_s)));
     facts.emplace_back("Throughput",
                        fmt::format("{} req/s, {} output tok/s, {} total tok/s", figure(s.request_throughput_req_s),
                                    figure(s.output_throughput_tok_s), figure(s.total_token_throughput_tok_s)));
+    if (s.wasted_tokens > 0)
+        facts.emplace_back("Wasted", fmt::format("{} tokens computed, {} received, for requests whose clients gave up",
+                                                 count_text(s.wasted_tokens), count_text(s.wasted_output_tokens)));
+    if (s.client_queue.count > 0)
+        facts.emplace_back("At client", fmt::format("{} ms mean, {} ms p99 before they were sent", figure(s.client_queue.mean),
+                                                    figure(s.client_queue.p99)));
     if (s.slo_attainment || s.goodput_req_s)
         facts.emplace_back("Goodput", fmt::format("{} req/s; {} of the requests met the SLO", figure(s.goodput_req_s),
                                                   percent(s.slo_attainment)));
@@ -242,6 +254,51 @@ void add_facts(std::string& out, const Facts& facts) {
     }
 }
 
+/// Per class: how its requests fared.
+constexpr std::array class_columns{"class",    "requests", "done",    "failed",  "TTFT p50",
+                                   "TTFT p99", "TPOT p99", "E2E p50", "E2E p99", "SLO met"};
+
+std::vector<std::string> class_cells(const ClassSummary& c) {
+    const auto at = [](const Distribution& d, double Distribution::*statistic) {
+        return d.count > 0 ? figure(d.*statistic) : std::string(absent);
+    };
+    return {c.name.empty() ? std::string(absent) : c.name,
+            count_text(c.requests),
+            count_text(c.completed),
+            count_text(c.rejected + c.timed_out + c.cancelled),
+            at(c.ttft, &Distribution::p50),
+            at(c.ttft, &Distribution::p99),
+            at(c.tpot, &Distribution::p99),
+            at(c.e2e, &Distribution::p50),
+            at(c.e2e, &Distribution::p99),
+            c.attainment.all ? percent(c.attainment.all) : std::string(absent)};
+}
+
+/// "chat: TTFT 99.0%, TPOT 87.1%".
+std::string attainment_text(const Attainment& a) {
+    std::vector<std::string> parts;
+    const auto add = [&](std::string_view name, const std::optional<double>& share) {
+        if (share) parts.push_back(fmt::format("{} {}", name, percent(share)));
+    };
+    add("TTFT", a.ttft);
+    add("TPOT", a.tpot);
+    add("ITL p99", a.itl_p99);
+    add("E2E", a.e2e);
+    add("queue", a.queue);
+    return join(parts, ", ");
+}
+
+Facts attainment_facts(const Summary& s) {
+    Facts facts;
+    const std::string all = attainment_text(s.attainment);
+    if (!all.empty()) facts.emplace_back("SLO met", all);
+    for (const ClassSummary& c : s.classes) {
+        const std::string own = attainment_text(c.attainment);
+        if (!own.empty() && s.classes.size() > 1) facts.emplace_back("  " + c.name, own);
+    }
+    return facts;
+}
+
 std::string table(const RunInfo& info, const Outcome& outcome, const Summary& s, bool colour) {
     const std::string_view bold = colour ? "\x1b[1m" : "";
     const std::string_view alarm = colour ? "\x1b[33m" : "";
@@ -260,7 +317,21 @@ std::string table(const RunInfo& info, const Outcome& outcome, const Summary& s,
             out += fmt::format("{:>12}", d.count > 0 ? figure(value) : std::string(absent));
         out += "\n";
     }
+    if (!s.classes.empty()) {
+        std::size_t width = 11;
+        for (const ClassSummary& c : s.classes) width = std::max(width, c.name.size());
+        out += fmt::format("\n{}{:<{}}", bold, "Class (ms)", width + 2);
+        for (std::size_t i = 1; i < class_columns.size(); ++i) out += fmt::format("{:>10}", class_columns[i]);
+        out += fmt::format("{}\n", off);
+        for (const ClassSummary& c : s.classes) {
+            const std::vector<std::string> cells = class_cells(c);
+            out += fmt::format("  {:<{}}", cells[0], width);
+            for (std::size_t i = 1; i < cells.size(); ++i) out += fmt::format("{:>10}", cells[i]);
+            out += "\n";
+        }
+    }
     out += "\n";
+    add_facts(out, attainment_facts(s));
     add_facts(out, engine_facts(s));
     if (!s.warnings.empty()) {
         out += fmt::format("\n{}Warnings{}\n", alarm, off);
@@ -305,6 +376,18 @@ std::string markdown(const RunInfo& info, const Outcome& outcome, const Summary&
         for (const double value : {d.mean, d.p50, d.p90, d.p95, d.p99})
             out += fmt::format(" {} |", d.count > 0 ? figure(value) : std::string(absent));
         out += "\n";
+    }
+    if (!s.classes.empty()) {
+        out += "\n|";
+        for (const char* const name : class_columns) out += fmt::format(" {} |", name);
+        out += "\n|---|";
+        for (std::size_t i = 1; i < class_columns.size(); ++i) out += "---:|";
+        out += "\n";
+        for (const ClassSummary& c : s.classes) {
+            out += "|";
+            for (const std::string& cell : class_cells(c)) out += fmt::format(" {} |", markdown_cell(cell));
+            out += "\n";
+        }
     }
     if (!s.warnings.empty()) {
         out += "\n";

@@ -78,7 +78,8 @@ Distribution distribution(const LogLinearHistogram& h) {
 
 // The figures of one set of requests: the measured ones, or all of them.
 struct Tally {
-    std::int64_t requests = 0, completed = 0, rejected = 0, timed_out = 0, met = 0;
+    std::int64_t requests = 0, completed = 0, rejected = 0, timed_out = 0, cancelled = 0, met = 0;
+    Attainment attainment;
     std::int64_t prompt_tokens = 0, output_tokens = 0;  // of completed requests
     std::int64_t preemptions = 0, preempted_requests = 0, recomputed_tokens = 0;
     SimTime first_arrival = never;
@@ -87,22 +88,59 @@ struct Tally {
 };
 
 // `get` gives the value of a request, or a negative one to leave it out.
-template <class Get>
-Distribution column_of(const Outcome& outcome, bool measured_only, double unit, bool exact, std::vector<std::int64_t>& scratch,
-                       Get get) {
+template <class Chosen, class Get>
+Distribution column_of(const Outcome& outcome, const Chosen& chosen, double unit, bool exact,
+                       std::vector<std::int64_t>& scratch, Get get) {
     scratch.clear();
-    for (const RequestRecord& r : outcome.requests) {
-        if (measured_only && !r.measured) continue;
-        const std::int64_t value = get(r);
+    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
+        if (!chosen(id)) continue;
+        const std::int64_t value = get(outcome.requests[id]);
         if (value >= 0) scratch.push_back(value);
     }
     return distribution(scratch, unit, exact);
 }
 
-Tally tally(const Outcome& outcome, const config::SloConfig& slo, bool measured_only, bool exact) {
+// Requests judged by one limit, and those that met it.
+struct Judged {
+    std::int64_t met = 0, all = 0;
+    void add(bool good) {
+        met += good;
+        ++all;
+    }
+    [[nodiscard]] std::optional<double> share() const { return all > 0 ? std::optional(ratio(met, all)) : std::nullopt; }
+};
+
+template <class Chosen>
+Attainment attainment(const Outcome& outcome, const Slos& slos, const Chosen& chosen) {
+    Judged all, ttft, tpot, itl, e2e, queue;
+    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
+        if (!chosen(id)) continue;
+        const std::optional<bool> met = slos.met(id);
+        if (!met) continue;
+        all.add(*met);
+        const RequestRecord& r = outcome.requests[id];
+        const config::SloConfig& slo = slos.of(id);
+        const auto judge = [&](Judged& judged, std::optional<SimDuration> config::SloConfig::*limit) {
+            if (!(slo.*limit)) return;
+            config::SloConfig only;
+            only.*limit = slo.*limit;
+            judged.add(slo_met(r, only, slos.itl_p99(id)).value_or(false));
+        };
+        judge(ttft, &config::SloConfig::ttft);
+        judge(tpot, &config::SloConfig::tpot);
+        judge(itl, &config::SloConfig::itl_p99);
+        judge(e2e, &config::SloConfig::e2e);
+        judge(queue, &config::SloConfig::queue);
+    }
+    return {all.share(), ttft.share(), tpot.share(), itl.share(), e2e.share(), queue.share()};
+}
+
+template <class Chosen>
+Tally tally(const Outcome& outcome, const Slos& slos, bool any_slo, bool exact, const Chosen& chosen) {
     Tally t;
-    for (const RequestRecord& r : outcome.requests) {
-        if (measured_only && !r.measured) continue;
+    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
+        if (!chosen(id)) continue;
+        const RequestRecord& r = outcome.requests[id];
         ++t.requests;
         t.first_arrival = std::min(t.first_arrival, r.arrival);
         t.preemptions += r.preemptions;
@@ -110,21 +148,23 @@ Tally tally(const Outcome& outcome, const config::SloConfig& slo, bool measured_
         t.recomputed_tokens += r.recomputed_tokens;
         t.rejected += r.finish == FinishReason::rejected;
         t.timed_out += r.finish == FinishReason::timed_out;
-        t.met += slo_met(r, slo).value_or(false);
+        t.cancelled += r.finish == FinishReason::cancelled;
+        if (any_slo) t.met += slos.met(id).value_or(false);
         if (!completed(r)) continue;
         ++t.completed;
         t.prompt_tokens += r.prompt_tokens;
         t.output_tokens += r.output_tokens;
         t.last_completion = std::max(t.last_completion, r.arrival + r.e2e);
     }
+    if (any_slo) t.attainment = attainment(outcome, slos, chosen);
     std::vector<std::int64_t> scratch;
     scratch.reserve(static_cast<std::size_t>(t.requests));
     const auto latency = [&](SimDuration RequestRecord::*member) {
-        return column_of(outcome, measured_only, ns_per_ms, exact, scratch,
+        return column_of(outcome, chosen, ns_per_ms, exact, scratch,
                          [member](const RequestRecord& r) { return completed(r) ? (r.*member).count() : -1; });
     };
     const auto length = [&](std::int32_t RequestRecord::*member) {
-        return column_of(outcome, measured_only, 1, exact, scratch,
+        return column_of(outcome, chosen, 1, exact, scratch,
                          [member](const RequestRecord& r) { return completed(r) ? std::int64_t{r.*member} : -1; });
     };
     t.prompt = length(&RequestRecord::prompt_tokens);
@@ -132,11 +172,47 @@ Tally tally(const Outcome& outcome, const config::SloConfig& slo, bool measured_
     t.ttft = latency(&RequestRecord::ttft);
     t.e2e = latency(&RequestRecord::e2e);
     t.queue = latency(&RequestRecord::queue);
-    t.tpot = column_of(outcome, measured_only, ns_per_ms, exact, scratch, [](const RequestRecord& r) {
+    t.tpot = column_of(outcome, chosen, ns_per_ms, exact, scratch, [](const RequestRecord& r) {
         const auto tpot = time_per_output_token(r);
         return tpot ? tpot->count() : -1;
     });
     return t;
+}
+
+std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& outcome, const Slos& slos, double duration_s) {
+    std::vector<ClassSummary> out;
+    if (outcome.classes.empty()) return out;
+    std::map<std::string, std::uint32_t> numbers;
+    std::vector<std::uint32_t> class_of(outcome.requests.size());
+    auto named = outcome.classes.begin();
+    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
+        const bool has = named != outcome.classes.end() && named->first == id;
+        const std::string name = has ? (named++)->second : std::string();
+        class_of[id] = numbers.emplace(name, static_cast<std::uint32_t>(numbers.size())).first->second;
+    }
+    for (const auto& [name, number] : numbers) {
+        const auto own = info.class_slos.find(name);
+        const bool any_slo = own != info.class_slos.end() ? own->second.any() : info.slo.any();
+        const Tally t = tally(outcome, slos, any_slo, info.exact_percentiles, [&, wanted = number](RequestId id) {
+            return class_of[id] == wanted && outcome.requests[id].measured;
+        });
+        ClassSummary& c = out.emplace_back();
+        c.name = name;
+        c.requests = t.requests;
+        c.completed = t.completed;
+        c.rejected = t.rejected;
+        c.timed_out = t.timed_out;
+        c.cancelled = t.cancelled;
+        c.prompt_tokens = t.prompt;
+        c.output_tokens = t.output;
+        c.ttft = t.ttft;
+        c.tpot = t.tpot;
+        c.e2e = t.e2e;
+        c.queue = t.queue;
+        c.attainment = t.attainment;
+        if (any_slo && duration_s > 0) c.goodput_req_s = static_cast<double>(t.met) / duration_s;
+    }
+    return out;
 }
 
 ClientFigures client_figures(const Outcome& outcome, const Tally& t, const Distribution& itl, bool has_slo) {
@@ -364,6 +440,12 @@ constexpr std::array columns{
     // Behind the columns of the first contract.
     Column{"capacity_req_s", Unit::per_second, get<&S::capacity_req_s>},
     Column{"deviations", Unit::text, get<&S::deviations>},
+    Column{"cancelled", Unit::count, get<&S::cancelled>},
+    Column{"retries", Unit::count, get<&S::retries>},
+    Column{"wasted_tokens", Unit::tokens, get<&S::wasted_tokens>},
+    Column{"wasted_output_tokens", Unit::tokens, get<&S::wasted_output_tokens>},
+    Column{"client_queue_mean_ms", Unit::ms, get<&S::client_queue, &D::mean>},
+    Column{"client_queue_p99_ms", Unit::ms, get<&S::client_queue, &D::p99>},
 };
 
 }  // namespace
@@ -378,14 +460,21 @@ std::optional<SimDuration> time_per_output_token(const RequestRecord& r) {
     return SimDuration(((r.e2e - r.ttft).count() + gaps / 2) / gaps);
 }
 
-std::optional<bool> slo_met(const RequestRecord& r, const config::SloConfig& slo) {
+const config::SloConfig& Slos::of(RequestId id) const {
+    if (classes_.empty()) return common_;
+    const auto name = outcome_.classes.find(id);
+    const auto own = classes_.find(name == outcome_.classes.end() ? std::string() : name->second);
+    return own == classes_.end() ? common_ : own->second;
+}
+
+std::optional<bool> slo_met(const RequestRecord& r, const config::SloConfig& slo, SimDuration itl_p99) {
     if (!slo.any()) return std::nullopt;
     if (r.finish == FinishReason::rejected || r.finish == FinishReason::timed_out) return false;
     if (!completed(r)) return std::nullopt;
     // Without the division: (e2e - ttft) / (n - 1) <= limit; holds for n = 1, where both sides are 0.
     const bool tpot = !slo.tpot || (r.e2e - r.ttft).count() <= static_cast<Int128>(slo.tpot->count()) * (r.output_tokens - 1);
-    return (!slo.ttft || r.ttft <= *slo.ttft) && tpot && (!slo.e2e || r.e2e <= *slo.e2e) &&
-           (!slo.queue || r.queue <= *slo.queue);
+    return (!slo.ttft || r.ttft <= *slo.ttft) && tpot && (!slo.itl_p99 || itl_p99 <= *slo.itl_p99) &&
+           (!slo.e2e || r.e2e <= *slo.e2e) && (!slo.queue || r.queue <= *slo.queue);
 }
 
 Summary summarize(const RunInfo& info, const Outcome& outcome) {
@@ -417,7 +506,10 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
                     "a completed request's times are out of order");
     const bool any_cut =
         std::any_of(outcome.requests.begin(), outcome.requests.end(), [](const auto& r) { return !r.measured; });
-    const Tally t = tally(outcome, info.slo, true, info.exact_percentiles);
+    const Slos slos(outcome, info.slo, info.class_slos);
+    const bool any_slo = info.any_slo();
+    const auto measured = [&outcome](RequestId id) { return outcome.requests[id].measured; };
+    const Tally t = tally(outcome, slos, any_slo, info.exact_percentiles, measured);
     s.requests = t.requests;
     s.completed = t.completed;
     s.rejected = t.rejected;
@@ -439,19 +531,35 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
         s.request_throughput_req_s = static_cast<double>(t.completed) / s.duration_s;
         s.output_throughput_tok_s = static_cast<double>(t.output_tokens) / s.duration_s;
         s.total_token_throughput_tok_s = static_cast<double>(t.prompt_tokens + t.output_tokens) / s.duration_s;
-        if (info.slo.any()) s.goodput_req_s = static_cast<double>(t.met) / s.duration_s;
+        if (any_slo) s.goodput_req_s = static_cast<double>(t.met) / s.duration_s;
     }
     const std::int64_t judged = t.completed + t.rejected + t.timed_out;
-    if (info.slo.any() && judged > 0) s.slo_attainment = ratio(t.met, judged);
+    if (any_slo && judged > 0) s.slo_attainment = info.class_slos.empty() ? ratio(t.met, judged) : t.attainment.all;
+    s.attainment = t.attainment;
+    s.cancelled = t.cancelled;
+    s.retries = outcome.counters.retries;
+    s.wasted_tokens = outcome.counters.wasted_tokens;
+    s.wasted_output_tokens = outcome.counters.wasted_output_tokens;
+    if (!outcome.client_queue.empty()) {
+        std::vector<std::int64_t> waits;
+        for (RequestId id = 0; id < outcome.requests.size(); ++id) {
+            if (!outcome.requests[id].measured || !completed(outcome.requests[id])) continue;
+            const auto waited = outcome.client_queue.find(id);
+            waits.push_back(waited == outcome.client_queue.end() ? 0 : waited->second.count());
+        }
+        s.client_queue = distribution(waits, ns_per_ms, info.exact_percentiles);
+    }
+    s.classes = class_summaries(info, outcome, slos, s.duration_s);
 
     add_load_and_verdict(outcome, info.engine.max_num_seqs * outcome.replicas, info.capacity_req_s, s);
     add_kv_and_batch(outcome, info.engine.enable_prefix_caching, s);
 
     if (any_cut)
-        s.client = client_figures(outcome, tally(outcome, info.slo, false, info.exact_percentiles),
-                                  distribution(outcome.itl_all), info.slo.any());
+        s.client =
+            client_figures(outcome, tally(outcome, slos, any_slo, info.exact_percentiles, [](RequestId) { return true; }),
+                           distribution(outcome.itl_all), any_slo);
     else
-        s.client = client_figures(outcome, t, s.itl, info.slo.any());
+        s.client = client_figures(outcome, t, s.itl, any_slo);
 
     s.warnings = info.warnings;
     s.warnings.insert(s.warnings.end(), outcome.warnings.begin(), outcome.warnings.end());

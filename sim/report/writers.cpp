@@ -171,6 +171,45 @@ void add_client_keys(Json& json, const RunInfo& info, const Summary& s) {
     metric("e2el", c.e2el);
 }
 
+void add_attainment(Json& json, const Attainment& a) {
+    json.key("attainment");
+    json.open('{');
+    const auto share = [&](std::string_view name, const std::optional<double>& value) {
+        if (value) json.member(name, *value);
+    };
+    share("all", a.all);
+    share("ttft", a.ttft);
+    share("tpot", a.tpot);
+    share("itl_p99", a.itl_p99);
+    share("e2e", a.e2e);
+    share("queue", a.queue);
+    json.close('}');
+}
+
+void add_class(Json& json, const ClassSummary& c) {
+    json.open('{');
+    json.member("class", c.name);
+    json.member("requests", c.requests);
+    json.member("completed", c.completed);
+    json.member("rejected", c.rejected);
+    json.member("timed_out", c.timed_out);
+    json.member("cancelled", c.cancelled);
+    json.member("prompt_tokens_mean", c.prompt_tokens.mean);
+    json.member("output_tokens_mean", c.output_tokens.mean);
+    for (const auto& [name, d] :
+         {std::pair{"ttft", &c.ttft}, std::pair{"tpot", &c.tpot}, std::pair{"e2e", &c.e2e}, std::pair{"queue", &c.queue}}) {
+        if (d->count == 0) continue;
+        for (const auto& [statistic, value] : {std::pair{"mean", d->mean}, std::pair{"p50", d->p50}, std::pair{"p90", d->p90},
+                                               std::pair{"p95", d->p95}, std::pair{"p99", d->p99}}) {
+            json.member(std::string(name) + "_" + statistic + "_ms", value);
+        }
+    }
+    json.key("goodput_req_s");
+    json.cell(c.goodput_req_s ? Cell{*c.goodput_req_s} : Cell{}, Unit::per_second);
+    add_attainment(json, c.attainment);
+    json.close('}');
+}
+
 void add_kvsim_object(Json& json, const RunInfo& info, const Outcome& outcome, const Summary& s) {
     json.key("kvsim");
     json.open('{');
@@ -205,9 +244,17 @@ void add_kvsim_object(Json& json, const RunInfo& info, const Outcome& outcome, c
     };
     limit("ttft_ms", info.slo.ttft);
     limit("tpot_ms", info.slo.tpot);
+    limit("itl_p99_ms", info.slo.itl_p99);
     limit("e2e_ms", info.slo.e2e);
     limit("queue_ms", info.slo.queue);
     json.close('}');
+    add_attainment(json, s.attainment);
+    if (!s.classes.empty()) {
+        json.key("classes");
+        json.open('[');
+        for (const ClassSummary& c : s.classes) add_class(json, c);
+        json.close(']');
+    }
     json.texts("deviations", info.deviations);
     json.texts("derivation", info.derivation);
     json.texts("warnings", s.warnings);
@@ -363,15 +410,23 @@ std::string_view finish_reason_name(FinishReason reason) {
     KVSIM_CHECK(false, "finish reason out of range");
 }
 
-void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::SloConfig& slo) {
+void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::SloConfig& slo,
+                        const std::map<std::string, config::SloConfig>& class_slos) {
+    const Slos slos(outcome, slo, class_slos);
+    const auto elapsed = [](const std::map<RequestId, SimDuration>& of, RequestId id) {
+        const auto at = of.find(id);
+        return at == of.end() ? SimDuration(-1) : at->second;
+    };
     file.write(
         "request_id,class,session_id,replica,arrival_s,prompt_tokens,output_tokens,cached_prompt_tokens,queue_ms,ttft_ms,tpot_"
         "ms,"
-        "e2e_ms,preemptions,recomputed_tokens,finish_reason,slo_met,measured\n");
+        "e2e_ms,preemptions,recomputed_tokens,finish_reason,slo_met,"
+        "client_queue_ms,tenant,attempt,gave_up_after_ms,measured\n");
     Rows rows(file);
     Names ids(outcome.external_ids);
     Names classes(outcome.classes);
     Names sessions(outcome.sessions);
+    Names tenants(outcome.tenants);
     for (std::size_t i = 0; i < outcome.requests.size(); ++i) {
         const RequestRecord& r = outcome.requests[i];
         const auto id = static_cast<RequestId>(i);
@@ -409,7 +464,18 @@ void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::
         rows.comma();
         rows.literal(finish_reason_name(r.finish));
         rows.comma();
-        if (const auto met = slo_met(r, slo)) rows.literal(*met ? "1" : "0");
+        if (const auto met = slos.met(id)) rows.literal(*met ? "1" : "0");
+        rows.comma();
+        if (!outcome.client_queue.empty()) rows.ms(elapsed(outcome.client_queue, id));
+        rows.comma();
+        if (const std::string* name = tenants.find(id)) rows.field(*name);
+        rows.comma();
+        if (!outcome.attempts.empty()) {
+            const auto at = outcome.attempts.find(id);
+            rows.integer(at == outcome.attempts.end() ? 0 : at->second);
+        }
+        rows.comma();
+        if (!outcome.unfinished_after.empty()) rows.ms(elapsed(outcome.unfinished_after, id));
         rows.literal(r.measured ? ",1" : ",0");
         rows.end();
     }
@@ -418,7 +484,7 @@ void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::
 
 void write_requests_csv(const std::filesystem::path& path, const Outcome& outcome, const config::SloConfig& slo) {
     AtomicFile file(path);
-    write_requests_csv(file, outcome, slo);
+    write_requests_csv(file, outcome, slo, {});
     file.commit();
 }
 

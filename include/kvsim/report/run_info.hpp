@@ -2,6 +2,7 @@
 // The dimensions a result carries: a token-per-second number without them means little.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,6 +38,13 @@ struct RunInfo {
     double burstiness = 1;
     std::optional<double> capacity_req_s;  ///< served when work never runs out (engine/capacity.hpp); nullopt: not known
     config::SloConfig slo;
+    std::map<std::string, config::SloConfig> class_slos;  ///< of classes with one of their own
+    [[nodiscard]] bool any_slo() const {
+        for (const auto& [name, own] : class_slos) {
+            if (own.any()) return true;
+        }
+        return slo.any();
+    }
     bool exact_percentiles = true;
 };
 

@@ -2,6 +2,7 @@
 // One run in figures: every column of summary.csv, typed, and the table that names them.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,6 +41,20 @@ struct ClientFigures {
     std::int64_t max_output_tokens_per_s = 0;
     std::int64_t max_concurrent_requests = 0;
     Distribution ttft, tpot, itl, e2el;
+};
+
+/// Share of the requests of slo_attainment's denominator that met each limit; unset where none of them has it.
+struct Attainment {
+    std::optional<double> all, ttft, tpot, itl_p99, e2e, queue;
+};
+
+/// The measured requests of one class.
+struct ClassSummary {
+    std::string name;  ///< empty: requests without a class
+    std::int64_t requests = 0, completed = 0, rejected = 0, timed_out = 0, cancelled = 0;
+    Distribution prompt_tokens, output_tokens, ttft, tpot, e2e, queue;
+    std::optional<double> goodput_req_s;  ///< over the run's duration_s
+    Attainment attainment;
 };
 
 /// Unset optionals and empty texts are "not applicable": an empty cell in CSV, null in JSON.
@@ -81,6 +96,12 @@ struct Summary {
     std::optional<double> capacity_req_s;  ///< RunInfo::capacity_req_s
     std::string deviations;                ///< RunInfo's, joined by "; "
 
+    std::int64_t cancelled = 0;
+    std::int64_t retries = 0, wasted_tokens = 0, wasted_output_tokens = 0;  ///< Counters', of the whole run
+    Distribution client_queue;  ///< of completed measured requests; empty where nobody waited at the client
+    Attainment attainment;
+    std::vector<ClassSummary> classes;  ///< in order of name; empty without classes
+
     ClientFigures client;
     std::vector<std::string> warnings;  ///< RunInfo's, Outcome's, then those about these figures
 };
@@ -95,8 +116,26 @@ std::optional<SimDuration> time_per_output_token(const RequestRecord& record);
 [[nodiscard]] bool completed(const RequestRecord& record);  ///< finished with length or stop
 
 /// Whether the request met every set limit; TPOT counts as 0 for one output token. nullopt where the request is in neither
-/// the numerator nor the denominator of slo_attainment (no SLO, unfinished, cancelled, failed).
-std::optional<bool> slo_met(const RequestRecord& record, const config::SloConfig& slo);
+/// the numerator nor the denominator of slo_attainment (no SLO, unfinished, cancelled, failed). `itl_p99`: of the request's own
+/// gaps, negative without any (which meets every limit).
+std::optional<bool> slo_met(const RequestRecord& record, const config::SloConfig& slo, SimDuration itl_p99 = SimDuration(-1));
+
+/// Which limits hold for which request.
+class Slos {
+public:
+    Slos(const Outcome& outcome, const config::SloConfig& common, const std::map<std::string, config::SloConfig>& classes)
+        : outcome_(outcome), common_(common), classes_(classes) {}
+    [[nodiscard]] const config::SloConfig& of(RequestId id) const;
+    [[nodiscard]] SimDuration itl_p99(RequestId id) const {
+        return outcome_.itl_p99.empty() ? SimDuration(-1) : outcome_.itl_p99[id];
+    }
+    [[nodiscard]] std::optional<bool> met(RequestId id) const { return slo_met(outcome_.requests[id], of(id), itl_p99(id)); }
+
+private:
+    const Outcome& outcome_;
+    const config::SloConfig& common_;
+    const std::map<std::string, config::SloConfig>& classes_;
+};
 
 /// What a column holds; decides how it prints and which units an assertion may use.
 enum class Unit : std::uint8_t { text, count, tokens, bytes, ms, seconds, per_second, share };

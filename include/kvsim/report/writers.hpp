@@ -35,7 +35,8 @@ std::string_view finish_reason_name(FinishReason reason);  ///< "" while unfinis
 void write_requests_csv(const std::filesystem::path& path, const Outcome& outcome, const config::SloConfig& slo);
 void write_timeline_csv(const std::filesystem::path& path, const Outcome& outcome);
 /// The same into a file that the caller commits.
-void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::SloConfig& slo);
+void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::SloConfig& slo,
+                        const std::map<std::string, config::SloConfig>& class_slos);
 void write_timeline_csv(AtomicFile& file, const Outcome& outcome);
 void write_summary_csv(const std::filesystem::path& path, std::span<const Summary> summaries);
 void write_summary_json(const std::filesystem::path& path, const RunInfo& info, const Outcome& outcome, const Summary& summary);

@@ -56,14 +56,15 @@ TEST_CASE("requests.csv: every cell") {
     write_requests_csv(file.path, o, sample_info().slo);
     CHECK(file.text() ==
           "request_id,class,session_id,replica,arrival_s,prompt_tokens,output_tokens,cached_prompt_tokens,queue_ms,ttft_ms,"
-          "tpot_ms,e2e_ms,preemptions,recomputed_tokens,finish_reason,slo_met,measured\n"
-          "0,,\"s\"\"1\",0,0.000000001,100,11,0,1.5,50.000001,10,150.000005,0,0,length,1,0\n"
-          "\"chat,7\",,,0,0.5,200,1,64,20,80,,80,0,0,length,1,1\n"
-          "2,long,,3,1,300,31,0,140,200,43.333333,1500,2,310,length,0,1\n"
-          "3,,,0,1.5,900,0,0,,,,,0,0,rejected,0,1\n"
-          "4,,,0,1.5,900,0,0,,,,,0,0,,,1\n");
+          "tpot_ms,e2e_ms,preemptions,recomputed_tokens,finish_reason,slo_met,"
+          "client_queue_ms,tenant,attempt,gave_up_after_ms,measured\n"
+          "0,,\"s\"\"1\",0,0.000000001,100,11,0,1.5,50.000001,10,150.000005,0,0,length,1,,,,,0\n"
+          "\"chat,7\",,,0,0.5,200,1,64,20,80,,80,0,0,length,1,,,,,1\n"
+          "2,long,,3,1,300,31,0,140,200,43.333333,1500,2,310,length,0,,,,,1\n"
+          "3,,,0,1.5,900,0,0,,,,,0,0,rejected,0,,,,,1\n"
+          "4,,,0,1.5,900,0,0,,,,,0,0,,,,,,,1\n");
     write_requests_csv(file.path, sample_outcome(), {});
-    CHECK(file.text().find("length,,1\n") != std::string::npos);  // no SLO, no answer
+    CHECK(file.text().find("length,,,,,,1\n") != std::string::npos);  // no SLO, no answer
 }
 
 TEST_CASE("requests.csv: many rows with long texts pass the buffer unharmed") {
@@ -75,7 +76,7 @@ TEST_CASE("requests.csv: many rows with long texts pass the buffer unharmed") {
     const std::string text = file.text();
     CHECK(std::count(text.begin(), text.end(), '\n') == 5001);
     CHECK(text.find("\n" + std::string(107, 'x') + ",,,0,1,300,") != std::string::npos);
-    CHECK(text.find("\n4999,,,0,1,300,31,0,140,200,43.333333,1500,2,310,length,,1\n") != std::string::npos);
+    CHECK(text.find("\n4999,,,0,1,300,31,0,140,200,43.333333,1500,2,310,length,,,,,,1\n") != std::string::npos);
 }
 
 TEST_CASE("timeline.csv") {
