@@ -378,8 +378,8 @@ TEST_CASE("timeout: blocks come back in the same step, the work is wasted, retri
     REQUIRE(out.requests.size() == 3);
     CHECK(out.counters.timed_out == 3);
     CHECK(out.counters.retries == 2);
-    CHECK(ns({.time = out.requests[1].arrival}) == 1'305'000'000);
-    CHECK(ns({.time = out.requests[2].arrival}) == 1'810'000'000);  // 400 ms after the second time-out
+    CHECK(out.requests[1].arrival.time_since_epoch().count() == 1'305'000'000);
+    CHECK(out.requests[2].arrival.time_since_epoch().count() == 1'810'000'000);  // 400 ms after the second time-out
     CHECK(out.external_ids.at(1) == "0~1");
     CHECK(out.requests[0].output_tokens == 10);
     CHECK(out.requests[1].cached_prompt_tokens == 144);  // it finds its own prompt
