@@ -91,9 +91,24 @@ const Schema<AttentionGroup>& attention_schema() {
     static const Schema<AttentionGroup> schema{
         field("kind", &AttentionGroup::kind, "what the layers attend to")
             .need()
-            .one_of({"full", "sliding", "chunked", "linear", "mla", "sparse_mla"}),
+            .one_of({"full", "sliding", "chunked", "linear", "mla", "sparse_mla", "none"}),
         field("layers", &AttentionGroup::layers, "number of such layers", config::at_least_one).need(),
-        field("window", &AttentionGroup::window, "tokens a sliding or chunked layer sees", config::at_least_one)};
+        field("window", &AttentionGroup::window, "tokens a sliding or chunked layer sees", config::at_least_one),
+        field("kv_heads", &AttentionGroup::kv_heads, "where it differs from the model's", config::at_least_one),
+        field("head_dim", &AttentionGroup::head_dim, "where it differs from the model's", config::at_least_one)};
+    return schema;
+}
+
+const Schema<StateSpec>& state_schema() {
+    static const Schema<StateSpec> schema{
+        field("heads", &StateSpec::heads, "value heads (Mamba 1: channels)", config::at_least_one).need(),
+        field("head_dim", &StateSpec::head_dim, "width of a value head (Mamba 1: 1)", config::at_least_one).need(),
+        field("state_size", &StateSpec::state_size, "width of a key; Mamba's d_state", config::at_least_one).need(),
+        field("groups", &StateSpec::groups, "key heads; Mamba 2's n_groups; Mamba 1: 0", config::non_negative).by_default("0"),
+        field("conv_kernel", &StateSpec::conv_kernel, "width of the convolution", config::at_least_one).by_default("4"),
+        field("dtype", &StateSpec::dtype, "of the recurrent part")
+            .one_of({"auto", "float32", "bfloat16", "float16"})
+            .by_default("auto")};
     return schema;
 }
 
@@ -124,7 +139,7 @@ const Schema<MlaSpec>& mla_schema() {
 
 /// A ModelSpec with its nested maps still unread.
 struct ModelFields : ModelSpec {
-    Value moe_map, mla_map;
+    Value moe_map, mla_map, state_map;
     std::vector<Value> attention_list;
     std::optional<std::int64_t> head_dim_given;
 };
@@ -160,7 +175,12 @@ const Schema<ModelFields>& model_schema() {
               "experts: {experts, top_k, intermediate, shared_intermediate, first_dense_layers, layer_step}"),
         field("mla", &M::mla_map,
               "latent attention: {kv_lora_rank, qk_rope_head_dim, qk_nope_head_dim, v_head_dim, q_lora_rank}"),
-        field("attention", &M::attention_list, "groups of layers: [{kind, layers, window}]"),
+        field("state", &M::state_map,
+              "recurrent state of linear layers: {heads, head_dim, state_size, groups, conv_kernel, dtype}"),
+        f("index_head_dim", &ModelSpec::index_head_dim, "width of the sparse-attention indexer's key", config::at_least_one),
+        f("draft_layers", &ModelSpec::draft_layers, "multi-token-prediction layers beyond `layers`", config::non_negative)
+            .by_default("0"),
+        field("attention", &M::attention_list, "groups of layers: [{kind, layers, window, kv_heads, head_dim}]"),
         f("source", &ModelSpec::source, "where the facts come from"),
         f("note", &ModelSpec::note, "free text")};
     return schema;
@@ -385,6 +405,7 @@ std::optional<ModelSpec> read_model(const Value& map, std::string name, Diagnost
     model_schema().read(map, m, "model", diagnostics);
     if (!m.moe_map.is_null()) moe_schema().read(m.moe_map, m.moe, "moe", diagnostics);
     if (!m.mla_map.is_null()) mla_schema().read(m.mla_map, m.mla, "mla", diagnostics);
+    if (!m.state_map.is_null()) state_schema().read(m.state_map, m.state, "state", diagnostics);
     for (const Value& item : m.attention_list) {
         AttentionGroup group;
         attention_schema().read(item, group, "attention", diagnostics);
@@ -403,7 +424,7 @@ std::optional<ModelSpec> read_model(const Value& map, std::string name, Diagnost
     }
     if (const std::string problem = m.problem(); !problem.empty()) diagnostics.error(map.mark, "model: " + problem);
     if (m.attention.empty()) {
-        m.attention.push_back({m.is_mla() ? "mla" : "full", m.layers, 0});
+        m.attention.push_back({m.is_mla() ? "mla" : "full", m.layers, 0, 0, 0});
     } else {
         std::int64_t sum = 0;
         for (const AttentionGroup& group : m.attention) sum += group.layers;

@@ -273,7 +273,7 @@ std::optional<ModelSpec> read_hf_config(std::string_view text, std::string name,
         std::int64_t window = 0;
         if (r.flag("use_sliding_window", true)) window = r.maybe({"sliding_window"}).value_or(0);
         if (window >= m.max_context) window = 0;
-        m.attention.push_back({m.is_mla() ? "mla" : (window > 0 ? "sliding" : "full"), m.layers, window});
+        m.attention.push_back({m.is_mla() ? "mla" : (window > 0 ? "sliding" : "full"), m.layers, window, 0, 0});
 
         if (r.missing.empty() && r.wrong.empty()) {
             if (std::string problem = m.problem(); !problem.empty()) r.wrong.push_back(std::move(problem));

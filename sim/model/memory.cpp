@@ -159,6 +159,13 @@ std::int64_t kv_bytes_per_token(const ModelSpec& model, std::int64_t tensor_para
     return layers * 2 * kv_heads_per_rank(model, tensor_parallel_size) * model.head_dim * element_bytes;
 }
 
+std::int64_t KvGroup::blocks_per_table(std::int64_t tokens, std::int64_t in_flight) const {
+    if (kind == "linear") return state_blocks;
+    if (kind == "sliding") return ceil_div(std::min(window - 1 + in_flight, tokens), block_size) + 1;
+    if (kind == "chunked") return ceil_div(std::min(window + in_flight, tokens), block_size);
+    return ceil_div(tokens, block_size);
+}
+
 std::int64_t blocks_in(std::int64_t kv_bytes, std::int64_t bytes_per_token, std::int64_t block_size) {
     return kv_bytes <= 0 ? 0 : kv_bytes / (bytes_per_token * block_size);
 }
@@ -212,7 +219,13 @@ std::optional<KvBudget> derive_kv_budget(const MemoryOptions& o, const config::M
         }
         const std::int64_t layers = ceil_div(m.layers, o.pipeline_parallel_size);
         b.kv_bytes_per_token = kv_bytes_per_token(m, o.tensor_parallel_size, o.pipeline_parallel_size, *element);
-        b.groups.push_back({m.is_mla() ? "mla" : "full", layers, b.kv_bytes_per_token});
+        KvGroup group;
+        group.kind = m.is_mla() ? "mla" : "full";
+        group.layers = layers;
+        group.bytes_per_token = b.kv_bytes_per_token;
+        group.block_size = o.block_size;
+        b.groups.push_back(std::move(group));
+        b.block_bytes = b.kv_bytes_per_token * o.block_size;
         const std::string rule =
             m.is_mla() ? fmt::format("{} layers x (kv_lora_rank {} + qk_rope_head_dim {}) x {} B, the same on every TP rank",
                                      layers, m.mla.kv_lora_rank, m.mla.qk_rope_head_dim, *element)

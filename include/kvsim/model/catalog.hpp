@@ -17,12 +17,32 @@
 
 namespace kvsim {
 
-/// Layers that keep the same kind of state per token.
+/// Layers that keep the same kind of state. A model's groups cover all its layers.
+///   full        keys and values of every token
+///   sliding     of the last `window` tokens
+///   chunked     of the current chunk of `window` tokens (Llama 4)
+///   mla         one latent per token (ModelSpec::mla); sparse_mla: also an indexer's key
+///   linear      a fixed recurrent state per sequence (ModelSpec::state): gated delta net, Mamba
+///   none        nothing: MLP only, or another layer's KV is used
 struct AttentionGroup {
     static constexpr std::string_view type_name = "map";
-    std::string kind = "full";  ///< full | sliding | chunked | linear | mla | sparse_mla
+    std::string kind = "full";
     std::int64_t layers = 0;
-    std::int64_t window = 0;  ///< tokens, for sliding and chunked
+    std::int64_t window = 0;    ///< tokens, for sliding and chunked
+    std::int64_t kv_heads = 0;  ///< 0: the model's
+    std::int64_t head_dim = 0;  ///< 0: the model's
+};
+
+/// Recurrent state of a linear layer; heads == 0: none. One sequence keeps, per layer, heads x head_dim x state_size elements
+/// and (conv_kernel - 1) x (heads x head_dim + 2 x groups x state_size) of convolution input.
+struct StateSpec {
+    static constexpr std::string_view type_name = "map";
+    std::int64_t heads = 0;       ///< value heads; Mamba 1: its channels, with head_dim 1
+    std::int64_t head_dim = 0;    ///< of a value head
+    std::int64_t state_size = 0;  ///< width of a key; Mamba's d_state
+    std::int64_t groups = 0;      ///< key heads; Mamba 2's n_groups; Mamba 1: 0
+    std::int64_t conv_kernel = 4;
+    std::string dtype = "auto";  ///< of the recurrent part: auto (the model's) | float32 | bfloat16 | float16
 };
 
 /// Mixture of experts; experts == 0: dense model.
@@ -67,6 +87,9 @@ struct ModelSpec {
     std::string mlp = "gated";       ///< gated (gate, up, down) | plain (two matrices)
     MoeSpec moe;
     MlaSpec mla;
+    StateSpec state;
+    std::int64_t index_head_dim = 0;        ///< sparse_mla: width of the indexer's key
+    std::int64_t draft_layers = 0;          ///< multi-token-prediction layers the checkpoint carries (not part of `layers`)
     std::vector<AttentionGroup> attention;  ///< empty in a file: all layers full, or mla; filled after reading
     std::string source;
     std::string note;

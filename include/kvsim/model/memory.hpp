@@ -55,11 +55,28 @@ struct MemoryOptions {
     std::optional<Bytes> non_torch_memory_bytes;
 };
 
-/// One group of layers that share a block table.
+/// Layers with one rule for the blocks of a request, on the heaviest rank. vLLM splits them over `tables` block tables (its
+/// "KV cache groups") of equally many layers, padded, so that a block of any table takes the same bytes: all tables draw from
+/// one pool of KvBudget::num_gpu_blocks blocks of KvBudget::block_bytes.
 struct KvGroup {
-    std::string kind;
+    std::string kind;  ///< full | sliding | chunked | mla | sparse_mla | linear, as AttentionGroup::kind
     std::int64_t layers = 0;
-    std::int64_t bytes_per_token = 0;  ///< per rank
+    std::int64_t bytes_per_token = 0;  ///< of all these layers; linear: 0
+    std::int64_t window = 0;           ///< tokens, for sliding and chunked
+    std::int64_t tables = 1;
+    std::int64_t padding_layers = 0;  ///< what the last table lacks
+    std::int64_t block_size = 0;      ///< tokens one block of this group holds (more than the engine's where pages are smaller)
+    std::int64_t state_bytes = 0;     ///< linear: of one sequence, all layers
+    std::int64_t state_blocks = 0;    ///< linear: blocks one table takes of a running request, whatever its length
+    std::int64_t num_blocks = 0;      ///< > 0: blocks of this group's own pool (SGLang); 0: the shared pool
+
+    /// Most blocks one table holds of a request with `tokens` tokens of which up to `in_flight` are computed in one step:
+    ///   full, mla   ceil(tokens / block_size)
+    ///   sliding     ceil(min(window - 1 + in_flight, tokens) / block_size) + 1
+    ///   chunked     ceil(min(window + in_flight, tokens) / block_size)
+    ///   linear      state_blocks
+    /// (vLLM v1/kv_cache_interface.py, max_memory_usage_bytes of each spec.)
+    [[nodiscard]] std::int64_t blocks_per_table(std::int64_t tokens, std::int64_t in_flight) const;
 };
 
 /// The result, per rank; nullopt = not part of this derivation (an override bypassed it).
@@ -76,6 +93,7 @@ struct KvBudget {
     std::int64_t max_model_len = 0;  ///< 0: unknown
     double concurrency = 0;  ///< num_gpu_blocks / ceil(max_model_len / block_size), as vLLM >= 0.11 prints it; 0: unknown
     std::vector<KvGroup> groups;
+    std::int64_t block_bytes = 0;       ///< one block of the pool, per rank; 0: unknown
     std::vector<std::string> lines;     ///< term, value and rule, one line each, aligned
     std::vector<std::string> warnings;  ///< e.g. max_model_len above the tokens that fit
 };
