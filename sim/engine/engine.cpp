@@ -15,9 +15,11 @@ Engine::Engine(const EngineArgs& args, EngineListener& listener)
     : args_(args),
       listener_(listener),
       waiting_(make_waiting_queue(args.scheduling_policy, requests_)),
-      kv_(make_paged_kv(args.num_gpu_blocks - 1, args.block_size, args.enable_prefix_caching)),
+      kv_(args.kv_groups.empty() ? make_paged_kv(args.num_gpu_blocks - 1, args.block_size, args.enable_prefix_caching)
+                                 : make_group_kv(args)),
       scheduler_(make_vllm_v1_scheduler()),
-      watermark_blocks_(static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)))) {
+      watermark_blocks_(static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)))),
+      slots_per_block_(kvsim::slots_per_block(args)) {
     KVSIM_CHECK(args.num_gpu_blocks >= 1 && args.block_size >= 1 && args.max_num_seqs >= 1, "engine arguments were checked");
 }
 
@@ -94,7 +96,7 @@ void Engine::admit(Batch& batch, PrefixHit hit, std::int64_t tokens) {
     outstanding_ -= request.computed;
     listener_.on_admitted(request.id, request.admitted_before, request.tokens(), request.computed, now_);
     const auto kind = request.state == RequestState::preempted ? ScheduledRow::Kind::resumed : ScheduledRow::Kind::fresh;
-    kv_->admit(request, hit, ceil_div(request.computed + tokens, args_.block_size));
+    kv_->admit(request, hit, request.computed + tokens);
     kv_->publish(request, request.computed + tokens);
     request.state = RequestState::running;
     request.admitted_before = true;
@@ -106,7 +108,7 @@ void Engine::admit(Batch& batch, PrefixHit hit, std::int64_t tokens) {
 void Engine::extend(Batch& batch, Slot slot, std::int64_t tokens, std::int64_t new_blocks) {
     LiveRequest& request = requests_[slot];
     const auto held = static_cast<std::int64_t>(request.table.size());
-    kv_->extend(request, new_blocks);
+    kv_->extend(request, request.computed + tokens, new_blocks);
     kv_->publish(request, std::min(request.computed + tokens, request.tokens()));
     request.row = static_cast<std::int64_t>(batch.rows.size());
     batch.rows.push_back({slot, tokens, request.computed, ScheduledRow::Kind::running, held, false});
@@ -197,6 +199,14 @@ void Engine::account(LiveRequest& request) {
     request.reserved_slots = 0;
     request.internal_slots = 0;
     if (request.state != RequestState::running) return;
+    if (!request.tables.empty()) {
+        const HeldSlots held = kv_->unfilled(request);
+        request.reserved_slots = held.reserved;
+        request.internal_slots = held.internal;
+        held_.reserved += held.reserved;
+        held_.internal += held.internal;
+        return;
+    }
     const std::int64_t slots = static_cast<std::int64_t>(request.table.size()) * args_.block_size;
     const std::int64_t final = request.final_computed();
     request.reserved_slots = std::max<std::int64_t>(0, std::min(slots, final) - request.computed);
@@ -224,8 +234,8 @@ std::string describe_head(const std::string& name, std::int64_t prompt, std::int
                           const EngineArgs& args, std::int64_t watermark_blocks) {
     std::string text = "; the head of the queue, request " + name + ", has " + std::to_string(prompt + outputs) +
                        " tokens (prompt " + std::to_string(prompt) + ", outputs " + std::to_string(outputs) + " of " +
-                       std::to_string(max_tokens) + ") and needs " +
-                       std::to_string(ceil_div(prompt + outputs, args.block_size)) + " blocks to be admitted";
+                       std::to_string(max_tokens) + ") and needs " + std::to_string(admission_blocks(args, prompt + outputs)) +
+                       " blocks to be admitted";
     if (watermark_blocks > 0) text += ", with " + std::to_string(watermark_blocks) + " kept free (watermark)";
     return text;
 }
@@ -238,8 +248,9 @@ void Engine::check_invariants() const {
     for (const Slot slot : running_) {
         const LiveRequest& request = requests_[slot];
         KVSIM_CHECK(request.state == RequestState::running, "running() holds running requests");
-        KVSIM_CHECK(static_cast<std::int64_t>(request.table.size()) * args_.block_size >= request.computed,
-                    "computed tokens have a slot");
+        const std::int64_t room =
+            request.tables.empty() ? static_cast<std::int64_t>(request.table.size()) * args_.block_size : request.room;
+        KVSIM_CHECK(room >= request.computed, "computed tokens have a slot");
         held.reserved += request.reserved_slots;
         held.internal += request.internal_slots;
     }
@@ -252,8 +263,12 @@ void fill_scheduled(StepRecord& record, const Engine& engine, const Batch& batch
     record.step = batch.step;
     for (const BatchRow& row : batch.rows) {
         const LiveRequest& request = engine.request(row.slot);
-        record.scheduled.push_back(
-            {request.id, row.tokens, row.computed, row.kind, {request.table.begin() + row.blocks_from, request.table.end()}});
+        ScheduledRow& out = record.scheduled.emplace_back(ScheduledRow{request.id, row.tokens, row.computed, row.kind, {}, {}});
+        if (request.tables.empty()) {
+            out.blocks.assign(request.table.begin() + row.blocks_from, request.table.end());
+        } else {
+            record_tables(engine.args(), request, row.kind == ScheduledRow::Kind::running ? row.computed : 0, out);
+        }
     }
     record.total_tokens = batch.shape.tokens;
     record.preempted = batch.preempted;

@@ -36,6 +36,29 @@ std::string_view kind_name(ScheduledRow::Kind kind) {
     KVSIM_CHECK(false, "row kind out of range");
 }
 
+void append_blocks(std::string& out, std::span<const std::int64_t> blocks) {
+    out += '[';
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+        if (b > 0) out += ',';
+        append_integer(out, blocks[b]);
+    }
+    out += ']';
+}
+
+/// One list, or a list per block table.
+void append_blocks(std::string& out, const ScheduledRow& row) {
+    std::span<const std::int64_t> blocks(row.blocks);
+    if (row.tables.empty()) return append_blocks(out, blocks);
+    out += '[';
+    for (std::size_t t = 0; t < row.tables.size(); ++t) {
+        if (t > 0) out += ',';
+        const auto count = static_cast<std::size_t>(row.tables[t]);
+        append_blocks(out, blocks.first(count));
+        blocks = blocks.subspan(count);
+    }
+    out += ']';
+}
+
 // Without the closing brace.
 std::string open_record(const StepRecord& r, const RequestNames& names, bool with_time) {
     std::string out;
@@ -49,12 +72,9 @@ std::string open_record(const StepRecord& r, const RequestNames& names, bool wit
         append_member(out, ",\"c\":", row.computed);
         out += ",\"k\":\"";
         out += kind_name(row.kind);
-        out += "\",\"b\":[";
-        for (std::size_t b = 0; b < row.blocks.size(); ++b) {
-            if (b > 0) out += ',';
-            append_integer(out, row.blocks[b]);
-        }
-        out += "]}";
+        out += "\",\"b\":";
+        append_blocks(out, row);
+        out += '}';
     }
     append_member(out, "],\"total\":", r.total_tokens);
     append_ids(out, ",\"preempted\":", r.preempted, names);
