@@ -87,6 +87,12 @@ void report_unknown(const Catalog::File& file, std::string_view kind, std::strin
 
 // ---- schemas ---------------------------------------------------------------------------------------------------------------
 
+/// How a checkpoint may store its linear layers; bytes_per_weight() knows each.
+std::vector<std::string> weight_dtypes() {
+    return {"bfloat16", "float16", "float32", "fp8",          "int8",      "awq",
+            "gptq",     "mxfp4",   "nvfp4",   "bitsandbytes", "gguf_q8_0", "gguf_q4_k_m"};
+}
+
 const Schema<AttentionGroup>& attention_schema() {
     static const Schema<AttentionGroup> schema{
         field("kind", &AttentionGroup::kind, "what the layers attend to")
@@ -101,6 +107,9 @@ const Schema<AttentionGroup>& attention_schema() {
 
 const Schema<StateSpec>& state_schema() {
     static const Schema<StateSpec> schema{
+        field("kind", &StateSpec::kind, "which weights the layer has")
+            .one_of({"gated_delta", "mamba2", "mamba1"})
+            .by_default("gated_delta"),
         field("heads", &StateSpec::heads, "value heads (Mamba 1: channels)", config::at_least_one).need(),
         field("head_dim", &StateSpec::head_dim, "width of a value head (Mamba 1: 1)", config::at_least_one).need(),
         field("state_size", &StateSpec::state_size, "width of a key; Mamba's d_state", config::at_least_one).need(),
@@ -122,7 +131,9 @@ const Schema<MoeSpec>& moe_schema() {
             .by_default("0"),
         field("first_dense_layers", &MoeSpec::first_dense_layers, "leading layers with a dense MLP", config::non_negative)
             .by_default("0"),
-        field("layer_step", &MoeSpec::layer_step, "every n-th layer is MoE", config::at_least_one).by_default("1")};
+        field("layer_step", &MoeSpec::layer_step, "every n-th layer is MoE", config::at_least_one).by_default("1"),
+        field("layers", &MoeSpec::layers, "number of MoE layers", config::at_least_one)
+            .by_default("from first_dense_layers and layer_step")};
     return schema;
 }
 
@@ -160,9 +171,7 @@ const Schema<ModelFields>& model_schema() {
         f("vocab", &ModelSpec::vocab, "vocabulary", config::at_least_one),
         f("max_context", &ModelSpec::max_context, "longest context in tokens, the default of max_model_len",
           config::at_least_one),
-        f("dtype", &ModelSpec::dtype, "storage of the linear layers")
-            .one_of({"bfloat16", "float16", "float32", "fp8", "int8", "awq", "gptq", "mxfp4"})
-            .by_default("bfloat16"),
+        f("dtype", &ModelSpec::dtype, "storage of the linear layers").one_of(weight_dtypes()).by_default("bfloat16"),
         f("parameters_billion", &ModelSpec::parameters_billion, "published parameter count, for display", config::positive),
         f("parameters", &ModelSpec::parameters, "parameter count; replaces the one computed from the shape",
           config::at_least_one),
@@ -172,13 +181,20 @@ const Schema<ModelFields>& model_schema() {
         f("learned_positions", &ModelSpec::learned_positions, "a table of positions, no rotary embedding").by_default("false"),
         f("mlp", &ModelSpec::mlp, "matrices of the MLP: three or two").one_of({"gated", "plain"}).by_default("gated"),
         field("moe", &M::moe_map,
-              "experts: {experts, top_k, intermediate, shared_intermediate, first_dense_layers, layer_step}"),
+              "experts: {experts, top_k, intermediate, shared_intermediate, first_dense_layers, layer_step, layers}"),
         field("mla", &M::mla_map,
               "latent attention: {kv_lora_rank, qk_rope_head_dim, qk_nope_head_dim, v_head_dim, q_lora_rank}"),
         field("state", &M::state_map,
-              "recurrent state of linear layers: {heads, head_dim, state_size, groups, conv_kernel, dtype}"),
+              "recurrent state of linear layers: {kind, heads, head_dim, state_size, groups, conv_kernel, dtype}"),
+        f("index_heads", &ModelSpec::index_heads, "heads of the sparse-attention indexer", config::at_least_one),
         f("index_head_dim", &ModelSpec::index_head_dim, "width of the sparse-attention indexer's key", config::at_least_one),
         f("draft_layers", &ModelSpec::draft_layers, "multi-token-prediction layers beyond `layers`", config::non_negative)
+            .by_default("0"),
+        f("attention_gate", &ModelSpec::attention_gate, "queries carry an output gate (twice the projection)")
+            .by_default("false"),
+        f("mlp_layers", &ModelSpec::mlp_layers, "layers that have an MLP", config::at_least_one).by_default("all"),
+        f("encoder_parameters", &ModelSpec::encoder_parameters, "parameters of a vision or audio tower, kept in 16 bit",
+          config::non_negative)
             .by_default("0"),
         field("attention", &M::attention_list, "groups of layers: [{kind, layers, window, kv_heads, head_dim}]"),
         f("source", &ModelSpec::source, "where the facts come from"),
@@ -346,8 +362,17 @@ bool set_datasheet(StepTimeConstants& row, const GpuSpec& gpu, const Mark& at, D
 
 std::int64_t ModelSpec::moe_layers() const {
     if (!is_moe()) return 0;
+    if (moe.layers > 0) return moe.layers;
     // Multiples of layer_step among the layer numbers first_dense_layers + 1 .. layers.
     return std::max<std::int64_t>(0, layers / moe.layer_step - moe.first_dense_layers / moe.layer_step);
+}
+
+std::int64_t ModelSpec::layers_of(std::string_view kind) const {
+    std::int64_t sum = 0;
+    for (const AttentionGroup& group : attention) {
+        if (group.kind == kind) sum += group.layers;
+    }
+    return sum;
 }
 
 std::string ModelSpec::unsupported() const {
@@ -366,10 +391,34 @@ std::string ModelSpec::unsupported() const {
 }
 
 std::string ModelSpec::problem() const {
-    for (const std::int64_t size :
-         {layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, moe.experts, moe.top_k, moe.intermediate,
-          moe.shared_intermediate, moe.first_dense_layers, moe.layer_step, mla.kv_lora_rank, mla.qk_rope_head_dim,
-          mla.qk_nope_head_dim, mla.v_head_dim, mla.q_lora_rank}) {
+    for (const std::int64_t size : {layers,
+                                    hidden,
+                                    intermediate,
+                                    heads,
+                                    kv_heads,
+                                    head_dim,
+                                    vocab,
+                                    moe.experts,
+                                    moe.top_k,
+                                    moe.intermediate,
+                                    moe.shared_intermediate,
+                                    moe.first_dense_layers,
+                                    moe.layer_step,
+                                    mla.kv_lora_rank,
+                                    mla.qk_rope_head_dim,
+                                    mla.qk_nope_head_dim,
+                                    mla.v_head_dim,
+                                    mla.q_lora_rank,
+                                    moe.layers,
+                                    mlp_layers,
+                                    draft_layers,
+                                    index_heads,
+                                    index_head_dim,
+                                    state.heads,
+                                    state.head_dim,
+                                    state.state_size,
+                                    state.groups,
+                                    state.conv_kernel}) {
         if (size > 10'000'000) return "a size of " + std::to_string(size) + " is beyond any model";
     }
     const auto d = [](std::int64_t n) { return static_cast<double>(n); };
@@ -383,6 +432,27 @@ std::string ModelSpec::problem() const {
     if (kv_heads < 1 || head_dim < 1) return "kv_heads and head_dim must be at least 1";
     if (heads > 0 && heads % kv_heads != 0) {
         return "heads " + std::to_string(heads) + " is not a multiple of kv_heads " + std::to_string(kv_heads);
+    }
+    if (is_moe() && (moe.layers > layers || mlp_layers > layers || moe_layers() > (mlp_layers > 0 ? mlp_layers : layers))) {
+        return "it has more MLP or MoE layers than layers";
+    }
+    if (d(state.heads) * d(state.head_dim) * (d(state.state_size) + 1) > 1e12 || encoder_parameters > 1'000'000'000'000) {
+        return "its recurrent state or encoder is beyond any model";
+    }
+    for (const AttentionGroup& group : attention) {
+        if ((group.kind == "sliding" || group.kind == "chunked") && group.window < 1) {
+            return "a " + group.kind + " group needs its window";
+        }
+        if (group.kind == "linear" && state.heads < 1) return "linear layers need `state`: heads, head_dim, state_size";
+        if ((group.kind == "mla" || group.kind == "sparse_mla") && !is_mla()) return "an " + group.kind + " group needs `mla`";
+        if (group.kind == "sparse_mla" && index_head_dim < 1) return "a sparse_mla group needs index_head_dim";
+        const std::int64_t own_heads = group.kv_heads > 0 ? group.kv_heads : kv_heads;
+        if (own_heads > 10'000'000 || group.head_dim > 10'000'000 || group.window > 1'000'000'000) {
+            return "an attention group is beyond any model";
+        }
+        if (heads > 0 && heads % own_heads != 0) {
+            return "heads " + std::to_string(heads) + " is not a multiple of a group's kv_heads " + std::to_string(own_heads);
+        }
     }
     if (is_moe() && moe.top_k > moe.experts) {
         return "moe.top_k " + std::to_string(moe.top_k) + " exceeds experts " + std::to_string(moe.experts);
@@ -422,7 +492,6 @@ std::optional<ModelSpec> read_model(const Value& map, std::string name, Diagnost
         diagnostics.error(map.mark, "model needs head_dim (or hidden and heads that divide)");
         return std::nullopt;
     }
-    if (const std::string problem = m.problem(); !problem.empty()) diagnostics.error(map.mark, "model: " + problem);
     if (m.attention.empty()) {
         m.attention.push_back({m.is_mla() ? "mla" : "full", m.layers, 0, 0, 0});
     } else {
@@ -433,6 +502,7 @@ std::optional<ModelSpec> read_model(const Value& map, std::string name, Diagnost
                                             std::to_string(m.layers));
         }
     }
+    if (const std::string problem = m.problem(); !problem.empty()) diagnostics.error(map.mark, "model: " + problem);
     if (diagnostics.error_count() != before) return std::nullopt;
     return ModelSpec(std::move(m));
 }

@@ -37,10 +37,11 @@ struct AttentionGroup {
 /// and (conv_kernel - 1) x (heads x head_dim + 2 x groups x state_size) of convolution input.
 struct StateSpec {
     static constexpr std::string_view type_name = "map";
-    std::int64_t heads = 0;       ///< value heads; Mamba 1: its channels, with head_dim 1
-    std::int64_t head_dim = 0;    ///< of a value head
-    std::int64_t state_size = 0;  ///< width of a key; Mamba's d_state
-    std::int64_t groups = 0;      ///< key heads; Mamba 2's n_groups; Mamba 1: 0
+    std::string kind = "gated_delta";  ///< gated_delta | mamba2 | mamba1: which weights the layer has
+    std::int64_t heads = 0;            ///< value heads; Mamba 1: its channels, with head_dim 1
+    std::int64_t head_dim = 0;         ///< of a value head
+    std::int64_t state_size = 0;       ///< width of a key; Mamba's d_state
+    std::int64_t groups = 0;           ///< key heads; Mamba 2's n_groups; Mamba 1: 0
     std::int64_t conv_kernel = 4;
     std::string dtype = "auto";  ///< of the recurrent part: auto (the model's) | float32 | bfloat16 | float16
 };
@@ -54,6 +55,7 @@ struct MoeSpec {
     std::int64_t shared_intermediate = 0;  ///< of all shared experts together; 0: none
     std::int64_t first_dense_layers = 0;   ///< leading layers with a dense MLP
     std::int64_t layer_step = 1;           ///< layer l (from 0) is MoE when (l + 1) % layer_step == 0
+    std::int64_t layers = 0;               ///< number of MoE layers; 0: follows from the two above
 };
 
 /// Multi-head latent attention; kv_lora_rank == 0: plain multi-head or grouped-query attention.
@@ -88,8 +90,12 @@ struct ModelSpec {
     MoeSpec moe;
     MlaSpec mla;
     StateSpec state;
+    std::int64_t index_heads = 0;           ///< sparse_mla: heads of the indexer
     std::int64_t index_head_dim = 0;        ///< sparse_mla: width of the indexer's key
+    bool attention_gate = false;            ///< queries carry an output gate: the projection is twice as wide
+    std::int64_t mlp_layers = 0;            ///< layers with a dense or MoE MLP; 0: all
     std::int64_t draft_layers = 0;          ///< multi-token-prediction layers the checkpoint carries (not part of `layers`)
+    std::int64_t encoder_parameters = 0;    ///< vision or audio tower, 16 bit; loaded, not part of the decoder's count
     std::vector<AttentionGroup> attention;  ///< empty in a file: all layers full, or mla; filled after reading
     std::string source;
     std::string note;
@@ -97,7 +103,9 @@ struct ModelSpec {
     [[nodiscard]] bool is_moe() const { return moe.experts > 0; }
     [[nodiscard]] bool is_mla() const { return mla.kv_lora_rank > 0; }
     [[nodiscard]] std::int64_t moe_layers() const;
-    [[nodiscard]] std::int64_t dense_layers() const { return layers - moe_layers(); }
+    [[nodiscard]] std::int64_t dense_layers() const { return (mlp_layers > 0 ? mlp_layers : layers) - moe_layers(); }
+    /// Layers of that kind.
+    [[nodiscard]] std::int64_t layers_of(std::string_view kind) const;
     /// Why a run cannot simulate this model ("has sliding-window layers (...)"); empty when it can.
     [[nodiscard]] std::string unsupported() const;
     /// What contradicts itself or is beyond any model (so that later integer arithmetic cannot overflow); empty: nothing.
