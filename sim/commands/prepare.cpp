@@ -55,11 +55,8 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     if (!root.is_map()) return p;  // it lacks every key; that it is no map has been reported
     const std::size_t before = diagnostics.error_count();
     p.deployment = resolve_deployment(p.scenario, Catalog::open(), diagnostics);
-    if (p.deployment.model) {
-        if (const std::string why = p.deployment.model->unsupported(); !why.empty()) {
-            diagnostics.error(p.scenario.model.mark, "model " + p.deployment.model->name + ": " + why +
-                                                         "; a run does not support that in this version (`kvsim memory` does)");
-        }
+    if (const std::string why = p.deployment.unsupported_run(); !why.empty()) {
+        diagnostics.error(p.scenario.model.mark, why + "; a run does not support that in this version (`kvsim memory` does)");
     }
     // An unnamed model follows from the GPU; without one that error is enough.
     if (diagnostics.error_count() == before || !p.scenario.step_time.name.empty())

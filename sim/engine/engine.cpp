@@ -20,6 +20,12 @@ Engine::Engine(const EngineArgs& args, EngineListener& listener)
       scheduler_(make_vllm_v1_scheduler()),
       watermark_blocks_(static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)))),
       slots_per_block_(kvsim::slots_per_block(args)) {
+    for (const BlockGroup& group : args.kv_groups) {
+        if (group.rule != BlockGroup::Rule::sliding && group.rule != BlockGroup::Rule::chunked) continue;
+        const WindowContext window{group.window, group.rule == BlockGroup::Rule::chunked, 0};
+        const auto same = [&](const WindowContext& w) { return w.window == window.window && w.chunked == window.chunked; };
+        if (std::none_of(windows_.begin(), windows_.end(), same)) windows_.push_back(window);
+    }
     KVSIM_CHECK(args.num_gpu_blocks >= 1 && args.block_size >= 1 && args.max_num_seqs >= 1, "engine arguments were checked");
 }
 
@@ -51,6 +57,7 @@ void Engine::enqueue(NewRequest& request) {
 void Engine::schedule(Batch& batch, SimTime now) {
     batch.clear();
     batch.step = step_++;
+    if (batch.windows.size() != windows_.size()) batch.windows = windows_;
     now_ = now;
     scheduler_->plan(*this, batch);
     advance(batch);
@@ -85,6 +92,7 @@ void Engine::advance(Batch& batch) {
     }
     batch.shape.sequences = static_cast<std::int64_t>(batch.rows.size());
     batch.shape.chunks = batch.chunks;
+    batch.shape.windows = batch.windows;
 }
 
 void Engine::admit(Batch& batch, PrefixHit hit, std::int64_t tokens) {
@@ -125,6 +133,7 @@ void Engine::decode(Batch& batch, const LiveRequest& request, [[maybe_unused]] c
     ++batch.shape.tokens;
     ++batch.shape.decode_rows;
     batch.shape.decode_context += request.computed + 1;
+    for (WindowContext& window : batch.windows) window.context += window.attended(request.computed + 1);
 }
 
 std::int64_t Engine::preempt(Batch& batch, std::size_t index) {

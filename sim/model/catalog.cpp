@@ -376,18 +376,9 @@ std::int64_t ModelSpec::layers_of(std::string_view kind) const {
 }
 
 std::string ModelSpec::unsupported() const {
-    for (const AttentionGroup& group : attention) {
-        const std::string many = std::to_string(group.layers) + " of " + std::to_string(layers);
-        if (group.kind == "sliding") {
-            return many + " layers are sliding-window layers (window " + std::to_string(group.window) + ")";
-        }
-        if (group.kind == "chunked") {
-            return many + " layers are chunked-attention layers (chunk " + std::to_string(group.window) + ")";
-        }
-        if (group.kind == "linear") return many + " layers are linear-attention layers";
-        if (group.kind == "sparse_mla") return many + " layers have sparse latent attention with an indexer";
-    }
-    return "";
+    const std::int64_t sparse = layers_of("sparse_mla");
+    if (sparse == 0) return "";
+    return std::to_string(sparse) + " of " + std::to_string(layers) + " layers have sparse latent attention with an indexer";
 }
 
 std::string ModelSpec::problem() const {

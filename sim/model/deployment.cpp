@@ -154,6 +154,26 @@ void resolve_batch_limits(const config::EngineConfig& given, Deployment& d, Sett
     }
 }
 
+/// The block tables of a run's requests; none when that is one table of full attention.
+std::vector<BlockGroup> block_groups(const KvBudget& budget) {
+    std::vector<BlockGroup> out;
+    for (const KvGroup& group : budget.groups) {
+        if (group.tables == 0) continue;  // shares the first one's
+        BlockGroup& block = out.emplace_back();
+        if (group.kind == "sliding") block.rule = BlockGroup::Rule::sliding;
+        if (group.kind == "chunked") block.rule = BlockGroup::Rule::chunked;
+        if (group.kind == "linear") block.rule = BlockGroup::Rule::state;
+        block.block_size = group.block_size;
+        block.window = group.window;
+        block.tables = group.tables;
+        block.state_blocks = group.state_blocks;
+    }
+    const bool plain = out.size() == 1 && out[0].rule == BlockGroup::Rule::full && out[0].tables == 1 &&
+                       out[0].block_size == budget.block_size;
+    if (plain) out.clear();
+    return out;
+}
+
 void resolve_max_model_len(const config::EngineConfig& given, Deployment& d, Settings& settings) {
     const std::int64_t longest = d.model ? d.model->max_context : 0;
     if (given.max_model_len) {
@@ -331,9 +351,28 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         d.memory = std::move(memory);
         engine.block_size = d.budget.block_size;
         engine.num_gpu_blocks = d.budget.num_gpu_blocks;
+        if (d.version.is_vllm()) engine.kv_groups = block_groups(d.budget);
         d.warnings.insert(d.warnings.end(), d.budget.warnings.begin(), d.budget.warnings.end());
     }
     return d;
+}
+
+std::string Deployment::unsupported_run() const {
+    if (!model) return "";
+    if (std::string why = model->unsupported(); !why.empty()) return "model " + model_name + ": " + why;
+    bool several = false;
+    for (const AttentionGroup& group : model->attention) {
+        several = several || group.kind == "sliding" || group.kind == "chunked" || group.kind == "linear";
+    }
+    if (several && !version.is_vllm()) {
+        return "model " + model_name + " has layers of several kinds, whose blocks " + version.text() +
+               " keeps in separate pools";
+    }
+    if (engine.enable_prefix_caching && model->layers_of("linear") > 0) {
+        return "engine.enable_prefix_caching: true with the recurrent layers of " + model_name +
+               " (their states would have to be cached too)";
+    }
+    return "";
 }
 
 std::unique_ptr<StepTimeModel> make_step_time(const config::Choice& choice, const Deployment& deployment,

@@ -376,6 +376,11 @@ private:
 
         StepShape shape;
         std::vector<PrefillChunk> chunks;
+        std::map<std::pair<std::int64_t, bool>, std::int64_t> attended;  // by window and whether it is a chunk
+        for (const BlockGroup& group : args_.kv_groups) {
+            if (group.rule == BlockGroup::Rule::sliding) attended[{group.window, false}] = 0;
+            if (group.rule == BlockGroup::Rule::chunked) attended[{group.window, true}] = 0;
+        }
         std::int64_t recomputed = 0;
         for (std::size_t i = 0; i < batch.record.scheduled.size(); ++i) {
             const ScheduledRow& row = batch.record.scheduled[i];
@@ -387,6 +392,12 @@ private:
             if (row.tokens == 1) {
                 ++shape.decode_rows;
                 shape.decode_context += row.computed + 1;
+                for (auto& [window, sum] : attended) {
+                    for (std::int64_t token = 0; token <= row.computed; ++token) {
+                        const bool near = row.computed - token < window.first;
+                        sum += (window.second ? token / window.first == row.computed / window.first : near) ? 1 : 0;
+                    }
+                }
                 priced.decode_tokens += 1;
             } else {
                 chunks.push_back({row.tokens, row.computed});
@@ -417,6 +428,9 @@ private:
 
         if (!batch.empty()) {
             shape.chunks = chunks;
+            std::vector<WindowContext> windows;
+            for (const auto& [window, sum] : attended) windows.push_back({window.first, window.second, sum});
+            shape.windows = windows;
             priced.duration = step_time_.duration(shape);
             KVSIM_CHECK(priced.duration >= SimDuration(1), "a step takes at least 1 ns");
             ++out_.counters.steps;

@@ -68,7 +68,9 @@ SimDuration AffineStepTime::duration(const StepShape& shape) const {
         context += static_cast<double>(chunk.new_tokens * chunk.context_before);
         context += static_cast<double>(chunk.new_tokens * (chunk.new_tokens + 1) / 2);
     }
-    const double base = c0 + per_token * static_cast<double>(shape.tokens) +
+    std::int64_t windows = 0;
+    for (const WindowContext& window : shape.windows) windows += window.context * window.window;
+    const double base = c0 + per_window * static_cast<double>(windows) + per_token * static_cast<double>(shape.tokens) +
                         per_sequence * static_cast<double>(shape.sequences) + per_sampled * static_cast<double>(shape.sampled);
     return SimDuration(std::max<std::int64_t>(1, static_cast<std::int64_t>(std::floor(base + per_context * context + 0.5))));
 }
@@ -299,7 +301,10 @@ Scenario random_scenario(std::uint64_t seed) {
         s.think = SimDuration(unit * random.between(0, 10) / 2);
     }
     s.fewest_tokens = random.percent(40);
-    if (seed % 4 == 3) add_groups(random, s.options.engine);
+    if (seed % 4 == 3) {
+        add_groups(random, s.options.engine);
+        if (random.percent(50)) s.step_time.per_window = scale / 900.0;
+    }
     return s;
 }
 

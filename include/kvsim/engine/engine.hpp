@@ -113,6 +113,7 @@ private:
     std::unique_ptr<Scheduler> scheduler_;
     std::int64_t watermark_blocks_;
     std::int64_t slots_per_block_;
+    std::vector<WindowContext> windows_;  // of the block groups, each once
     std::int64_t unfinished_ = 0;
     std::int64_t outstanding_ = 0;
     std::int64_t step_ = 0;

@@ -106,7 +106,7 @@ struct ModelSpec {
     [[nodiscard]] std::int64_t dense_layers() const { return (mlp_layers > 0 ? mlp_layers : layers) - moe_layers(); }
     /// Layers of that kind.
     [[nodiscard]] std::int64_t layers_of(std::string_view kind) const;
-    /// Why a run cannot simulate this model ("has sliding-window layers (...)"); empty when it can.
+    /// Why a run cannot simulate this model ("61 of 61 layers have sparse latent attention ..."); empty when it can.
     [[nodiscard]] std::string unsupported() const;
     /// What contradicts itself or is beyond any model (so that later integer arithmetic cannot overflow); empty: nothing.
     [[nodiscard]] std::string problem() const;

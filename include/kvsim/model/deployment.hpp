@@ -54,6 +54,8 @@ struct Deployment {
 
     /// Engine replicas, each with its own KV: data parallelism times replicas.
     [[nodiscard]] std::int64_t engine_replicas() const { return data_parallel_size * replicas; }
+    /// Why a run cannot simulate it although its memory is known; empty: it can.
+    [[nodiscard]] std::string unsupported_run() const;
 };
 
 /// Fills presets and defaults, resolves names and derives the KV budget. Everything wrong goes to `diagnostics`; a Deployment
