@@ -367,6 +367,14 @@ std::int64_t ModelSpec::moe_layers() const {
     return std::max<std::int64_t>(0, layers / moe.layer_step - moe.first_dense_layers / moe.layer_step);
 }
 
+std::vector<AttentionGroup> ModelSpec::layer_groups() const {
+    if (!attention.empty()) return attention;
+    AttentionGroup all;
+    all.kind = is_mla() ? "mla" : "full";
+    all.layers = layers;
+    return {all};
+}
+
 std::int64_t ModelSpec::layers_of(std::string_view kind) const {
     std::int64_t sum = 0;
     for (const AttentionGroup& group : attention) {
@@ -493,7 +501,7 @@ std::optional<ModelSpec> read_model(const Value& map, std::string name, Diagnost
         return std::nullopt;
     }
     if (m.attention.empty()) {
-        m.attention.push_back({m.is_mla() ? "mla" : "full", m.layers, 0, 0, 0});
+        m.attention = m.layer_groups();
     } else {
         std::int64_t sum = 0;
         for (const AttentionGroup& group : m.attention) sum += group.layers;
