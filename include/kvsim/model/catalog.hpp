@@ -168,8 +168,12 @@ public:
     Catalog() = default;  ///< empty: knows no name
     /// Reads models.yaml, gpus.yaml and step_time.yaml of `folder`. Throws UserError when one cannot be read.
     explicit Catalog(const std::filesystem::path& folder);
-    /// The folder named by KVSIM_CATALOG, else the source tree's, else the installed one.
-    static Catalog open();
+    /// The folder named by KVSIM_CATALOG, else the source tree's, else the installed one; then, when `own` is not empty, with()
+    /// that folder.
+    static Catalog open(const std::filesystem::path& own = {});
+    /// The same with the entries of `own`/models.yaml and `own`/gpus.yaml before it: they win over entries of the same name.
+    /// One of the files may be missing; UserError when both are.
+    [[nodiscard]] Catalog with(const std::filesystem::path& own) const;
 
     [[nodiscard]] std::vector<std::string> model_names() const;  ///< in file order
     [[nodiscard]] std::vector<std::string> gpu_names() const;
@@ -202,7 +206,10 @@ public:
 private:
     struct Data {
         File models, gpus, step_time;
+        std::shared_ptr<const Data> under;  ///< asked where this one knows nothing
     };
+    static Catalog open_shipped();
+    [[nodiscard]] std::vector<std::string> names(File Data::*kind) const;
     std::shared_ptr<const Data> data_;
 };
 
