@@ -90,7 +90,7 @@ std::int64_t kv_heads_per_rank(const ModelSpec& model, std::int64_t tensor_paral
 std::int64_t kv_bytes_per_token(const ModelSpec& model, std::int64_t tensor_parallel_size, std::int64_t pipeline_parallel_size,
                                 std::int64_t element_bytes) {
     std::int64_t sum = 0;
-    for (const AttentionGroup& group : model.attention) {
+    for (const AttentionGroup& group : model.layer_groups()) {
         sum += ceil_div(group.layers, pipeline_parallel_size) * layer_bytes(model, group, tensor_parallel_size, element_bytes);
     }
     return sum;
@@ -126,9 +126,9 @@ KvLayout kv_layout(const MemoryOptions& o) {
     const bool hybrid = !vllm || (v.at_least(0, 10) && !v.v0 && !o.disable_hybrid_kv_cache_manager);
     const bool chunks = !vllm || (hybrid && v.at_least(0, 12));
     std::vector<Layers> all;
-    for (AttentionGroup group : m.attention) {
+    for (AttentionGroup group : m.layer_groups()) {
         if (group.kind == "none") continue;
-        const bool only = m.attention.size() == 1 && vllm && !v.v0 && v.at_least(0, 8) && !o.disable_hybrid_kv_cache_manager;
+        const bool only = m.layer_groups().size() == 1 && vllm && !v.v0 && v.at_least(0, 8) && !o.disable_hybrid_kv_cache_manager;
         if ((group.kind == "sliding" && !hybrid && !only) || (group.kind == "chunked" && !chunks)) {
             layout.notes.push_back(fmt::format("{} {} layers keep whole contexts in {}", group.layers, group.kind, v.text()));
             group.kind = "full";
@@ -171,6 +171,8 @@ KvLayout kv_layout(const MemoryOptions& o) {
             layout.block_size = need;
         }
     }
+    // A model of states only has one block a request.
+    if (vllm && recurrent && token_page == 0 && o.max_model_len > 0) layout.block_size = o.max_model_len;
     for (Layers& l : all) {
         l.block_size = layout.block_size;
         l.page_bytes = l.group.kind == "linear" ? state : l.token_bytes * l.block_size;

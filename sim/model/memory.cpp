@@ -78,7 +78,7 @@ std::string parallelism_problem(const MemoryOptions& o, const ModelSpec& m) {
         return fmt::format("tensor_parallel_size {} does not divide the {} attention heads of {} (possible: {})", tp, m.heads,
                            m.name, sizes);
     }
-    for (const AttentionGroup& group : m.attention) {
+    for (const AttentionGroup& group : m.layer_groups()) {
         const std::int64_t kv_heads = group.kv_heads > 0 ? group.kv_heads : m.kv_heads;
         const bool plain = group.kind == "full" || group.kind == "sliding" || group.kind == "chunked";
         if (plain && !(kv_heads >= tp ? kv_heads % tp == 0 : tp % kv_heads == 0)) {
@@ -198,7 +198,7 @@ std::string group_rule(const MemoryOptions& o, const KvGroup& g) {
 std::string token_rule(const MemoryOptions& o, const KvLayout& layout, std::int64_t element) {
     const ModelSpec& m = *o.model;
     const KvGroup& g = layout.groups.front();
-    if (layout.groups.size() == 1 && g.kind == "full" && m.attention.size() == 1) {
+    if (layout.groups.size() == 1 && g.kind == "full" && m.layer_groups().size() == 1) {
         return fmt::format("{} layers x 2 x {} KV heads per rank{} x head_dim {} x {} B", g.layers,
                            kv_heads_per_rank(m, o.tensor_parallel_size),
                            m.kv_heads < o.tensor_parallel_size ? " (replicated)" : "", m.head_dim, element);

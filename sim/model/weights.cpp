@@ -103,7 +103,7 @@ Weights rank_weights(const ModelSpec& m, const Parallelism& p) {
                                       : m.mlp_layers > 0 ? share(m.dense_layers(), p.pipeline)
                                                          : layers - moe_layers;
     Weights w;
-    for (const AttentionGroup& group : m.attention) w.add(mixer(m, group, tp), share(group.layers, p.pipeline));
+    for (const AttentionGroup& group : m.layer_groups()) w.add(mixer(m, group, tp), share(group.layers, p.pipeline));
     w.kept += layers * 2 * m.hidden;  // norms
     w.linear += dense_layers * (m.mlp == "plain" ? 2 : 3) * m.hidden * share(m.intermediate, tp);
     if (moe_layers > 0) {

@@ -97,10 +97,7 @@ PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment&
     linear_ = {bytes_per_weight(model_.dtype), fp8 ? flops_ * fp8_factor : flops_};
     kept_ = {model_.dtype == "float32" ? 4.0 : 2.0, flops_};
 
-    if (model_.attention.empty()) {
-        mixers_.push_back(make_mixer({model_.is_mla() ? "mla" : "full", model_.layers, 0, 0, 0}, deployment));
-    }
-    for (const AttentionGroup& group : model_.attention) {
+    for (const AttentionGroup& group : model_.layer_groups()) {
         mixers_.push_back(make_mixer(group, deployment));
         windowed_ = windowed_ || mixers_.back().window.window > 0;
     }

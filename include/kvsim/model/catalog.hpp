@@ -103,7 +103,12 @@ struct ModelSpec {
     [[nodiscard]] bool is_moe() const { return moe.experts > 0; }
     [[nodiscard]] bool is_mla() const { return mla.kv_lora_rank > 0; }
     [[nodiscard]] std::int64_t moe_layers() const;
-    [[nodiscard]] std::int64_t dense_layers() const { return (mlp_layers > 0 ? mlp_layers : layers) - moe_layers(); }
+    [[nodiscard]] std::int64_t dense_layers() const {
+        return (mlp_layers == no_mlp ? 0 : mlp_layers > 0 ? mlp_layers : layers) - moe_layers();
+    }
+    static constexpr std::int64_t no_mlp = -1;  ///< mlp_layers of a model without any MLP
+    /// `attention`, or all layers full (mla) where a hand-made value has none.
+    [[nodiscard]] std::vector<AttentionGroup> layer_groups() const;
     /// Layers of that kind.
     [[nodiscard]] std::int64_t layers_of(std::string_view kind) const;
     /// Why a run cannot simulate this model ("61 of 61 layers have sparse latent attention ..."); empty when it can.
@@ -163,8 +168,12 @@ public:
     Catalog() = default;  ///< empty: knows no name
     /// Reads models.yaml, gpus.yaml and step_time.yaml of `folder`. Throws UserError when one cannot be read.
     explicit Catalog(const std::filesystem::path& folder);
-    /// The folder named by KVSIM_CATALOG, else the source tree's, else the installed one.
-    static Catalog open();
+    /// The folder named by KVSIM_CATALOG, else the source tree's, else the installed one; then, when `own` is not empty, with()
+    /// that folder.
+    static Catalog open(const std::filesystem::path& own = {});
+    /// The same with the entries of `own`/models.yaml and `own`/gpus.yaml before it: they win over entries of the same name.
+    /// One of the files may be missing; UserError when both are.
+    [[nodiscard]] Catalog with(const std::filesystem::path& own) const;
 
     [[nodiscard]] std::vector<std::string> model_names() const;  ///< in file order
     [[nodiscard]] std::vector<std::string> gpu_names() const;
@@ -197,7 +206,10 @@ public:
 private:
     struct Data {
         File models, gpus, step_time;
+        std::shared_ptr<const Data> under;  ///< asked where this one knows nothing
     };
+    static Catalog open_shipped();
+    [[nodiscard]] std::vector<std::string> names(File Data::*kind) const;
     std::shared_ptr<const Data> data_;
 };
 
@@ -207,8 +219,9 @@ std::optional<ModelSpec> read_model(const config::Value& map, std::string name, 
 std::optional<GpuSpec> read_gpu(const config::Value& map, std::string name, config::Diagnostics&);
 
 /// A model from the text of a Hugging Face config.json. `name` is used in messages and as the model's name. Dense (llama,
-/// mistral, qwen2, qwen3, phi3, opt), MoE (mixtral, qwen3_moe) and MLA (deepseek_v2, deepseek_v3, kimi_k2) configurations are
-/// understood, also nested in text_config; every problem is one error at `at`.
+/// mistral, qwen2, qwen3, phi3, opt, ...), MoE (mixtral, qwen3_moe, glm4_moe), MLA (deepseek_v2, v3 and v32, kimi_k2,
+/// glm_moe_dsa), windowed (gemma2, gemma3, gemma4, gpt_oss, llama4) and recurrent (qwen3_next, qwen3_5, jamba, bamba,
+/// nemotron_h, mamba) configurations are understood, also nested in text_config; every problem is one error at `at`.
 std::optional<ModelSpec> read_hf_config(std::string_view json, std::string name, const config::Mark& at, config::Diagnostics&);
 
 /// A scenario's `model:`: a map of facts, an existing path (one that has a '/' or ends in .json; relative to `base`, then to
