@@ -201,6 +201,14 @@ void Engine::update(const Batch& batch, SimTime now) {
     check_invariants();
 }
 
+void Engine::account_tables(LiveRequest& request) {
+    const HeldSlots held = kv_->unfilled(request);
+    request.reserved_slots = held.reserved;
+    request.internal_slots = held.internal;
+    held_.reserved += held.reserved;
+    held_.internal += held.internal;
+}
+
 /// Keeps the waste shares of one request current.
 void Engine::account(LiveRequest& request) {
     held_.reserved -= request.reserved_slots;
@@ -208,14 +216,7 @@ void Engine::account(LiveRequest& request) {
     request.reserved_slots = 0;
     request.internal_slots = 0;
     if (request.state != RequestState::running) return;
-    if (!request.tables.empty()) {
-        const HeldSlots held = kv_->unfilled(request);
-        request.reserved_slots = held.reserved;
-        request.internal_slots = held.internal;
-        held_.reserved += held.reserved;
-        held_.internal += held.internal;
-        return;
-    }
+    if (!request.tables.empty()) return account_tables(request);
     const std::int64_t slots = static_cast<std::int64_t>(request.table.size()) * args_.block_size;
     const std::int64_t final = request.final_computed();
     request.reserved_slots = std::max<std::int64_t>(0, std::min(slots, final) - request.computed);
@@ -270,9 +271,14 @@ void Engine::check_invariants() const {
 
 void fill_scheduled(StepRecord& record, const Engine& engine, const Batch& batch) {
     record.step = batch.step;
+    record.scheduled.reserve(batch.rows.size());
     for (const BatchRow& row : batch.rows) {
         const LiveRequest& request = engine.request(row.slot);
-        ScheduledRow& out = record.scheduled.emplace_back(ScheduledRow{request.id, row.tokens, row.computed, row.kind, {}, {}});
+        ScheduledRow& out = record.scheduled.emplace_back();
+        out.id = request.id;
+        out.tokens = row.tokens;
+        out.computed = row.computed;
+        out.kind = row.kind;
         if (request.tables.empty()) {
             out.blocks.assign(request.table.begin() + row.blocks_from, request.table.end());
         } else {

@@ -36,29 +36,6 @@ std::string_view kind_name(ScheduledRow::Kind kind) {
     KVSIM_CHECK(false, "row kind out of range");
 }
 
-void append_blocks(std::string& out, std::span<const std::int64_t> blocks) {
-    out += '[';
-    for (std::size_t b = 0; b < blocks.size(); ++b) {
-        if (b > 0) out += ',';
-        append_integer(out, blocks[b]);
-    }
-    out += ']';
-}
-
-/// One list, or a list per block table.
-void append_blocks(std::string& out, const ScheduledRow& row) {
-    std::span<const std::int64_t> blocks(row.blocks);
-    if (row.tables.empty()) return append_blocks(out, blocks);
-    out += '[';
-    for (std::size_t t = 0; t < row.tables.size(); ++t) {
-        if (t > 0) out += ',';
-        const auto count = static_cast<std::size_t>(row.tables[t]);
-        append_blocks(out, blocks.first(count));
-        blocks = blocks.subspan(count);
-    }
-    out += ']';
-}
-
 // Without the closing brace.
 std::string open_record(const StepRecord& r, const RequestNames& names, bool with_time) {
     std::string out;
@@ -73,7 +50,19 @@ std::string open_record(const StepRecord& r, const RequestNames& names, bool wit
         out += ",\"k\":\"";
         out += kind_name(row.kind);
         out += "\",\"b\":";
-        append_blocks(out, row);
+        // One list, or a list of lists when there are several tables.
+        const std::size_t tables = std::max<std::size_t>(1, row.tables.size());
+        if (!row.tables.empty()) out += '[';
+        for (std::size_t t = 0, b = 0; t < tables; ++t) {
+            out += t > 0 ? ",[" : "[";
+            const std::size_t end = row.tables.empty() ? row.blocks.size() : b + static_cast<std::size_t>(row.tables[t]);
+            for (const std::size_t begin = b; b < end; ++b) {
+                if (b > begin) out += ',';
+                append_integer(out, row.blocks[b]);
+            }
+            out += ']';
+        }
+        if (!row.tables.empty()) out += ']';
         out += '}';
     }
     append_member(out, "],\"total\":", r.total_tokens);

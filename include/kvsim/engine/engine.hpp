@@ -101,6 +101,7 @@ private:
     void finish(Slot slot, SimTime now);
     void advance(Batch& batch);
     void account(LiveRequest& request);
+    void account_tables(LiveRequest& request);
     void check_invariants() const;
 
     EngineArgs args_;

@@ -394,7 +394,7 @@ TEST_CASE("config.json: quantization methods") {
     CHECK(weight_bytes(m, 1, 1) > 2 * 2 * 128256LL * 4096);
 }
 
-TEST_CASE("a sliding window in config.json makes the model a refused one") {
+TEST_CASE("a sliding window in config.json makes sliding layers") {
     json windowed = llama;
     windowed["model_type"] = "mistral";
     windowed["sliding_window"] = 4096;
