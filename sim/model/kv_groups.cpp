@@ -96,14 +96,14 @@ std::int64_t kv_bytes_per_token(const ModelSpec& model, std::int64_t tensor_para
     return sum;
 }
 
-std::int64_t state_bytes_per_layer(const ModelSpec& model, std::int64_t tp) {
+std::int64_t state_bytes_per_layer(const ModelSpec& model, std::int64_t tp, std::int64_t num_speculative_tokens) {
     const StateSpec& s = model.state;
     if (s.heads == 0) return 0;
     const std::int64_t own = model.dtype == "float32" ? 4 : 2;
     const std::int64_t element = s.dtype == "auto" ? own : s.dtype == "float32" ? 4 : 2;
     const std::int64_t heads = ceil_div(s.heads, tp);
     const std::int64_t convolved = heads * s.head_dim + 2 * ceil_div(s.groups, tp) * s.state_size;
-    return (s.conv_kernel - 1) * convolved * own + heads * s.head_dim * s.state_size * element;
+    return (s.conv_kernel - 1 + num_speculative_tokens) * convolved * own + heads * s.head_dim * s.state_size * element;
 }
 
 std::int64_t blocks_in(std::int64_t kv_bytes, std::int64_t bytes_per_token, std::int64_t block_size) {
@@ -159,7 +159,7 @@ KvLayout kv_layout(const MemoryOptions& o) {
 
     std::int64_t token_page = 0;  // widest page of a token
     for (const Layers& l : all) token_page = std::max(token_page, l.token_bytes);
-    const std::int64_t state = state_bytes_per_layer(m, tp);
+    const std::int64_t state = state_bytes_per_layer(m, tp, o.num_speculative_tokens);
     const bool recurrent = std::any_of(all.begin(), all.end(), [](const Layers& l) { return l.group.kind == "linear"; });
     if (vllm && recurrent && token_page > 0) {
         // A block must hold one layer's state: enlarged in steps of what the attention kernels take.

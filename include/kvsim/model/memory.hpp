@@ -37,8 +37,9 @@ std::int64_t kv_bytes_per_token(const ModelSpec& model, std::int64_t tensor_para
                                 std::int64_t element_bytes);
 
 /// Recurrent state of one sequence in one linear layer on one rank; 0: the model has none. The convolution's part has the
-/// model's own element size, the rest StateSpec::dtype's.
-std::int64_t state_bytes_per_layer(const ModelSpec& model, std::int64_t tensor_parallel_size);
+/// model's own element size and one further row a drafted token, the rest StateSpec::dtype's.
+std::int64_t state_bytes_per_layer(const ModelSpec& model, std::int64_t tensor_parallel_size,
+                                   std::int64_t num_speculative_tokens = 0);
 
 /// Whole blocks in `kv_bytes` (floor; 0 when negative).
 std::int64_t blocks_in(std::int64_t kv_bytes, std::int64_t bytes_per_token, std::int64_t block_size);
