@@ -368,6 +368,15 @@ std::string Deployment::unsupported_run() const {
         return "model " + model_name + " has layers of several kinds, whose blocks " + version.text() +
                " keeps in separate pools";
     }
+    std::int64_t tables = 0;
+    double slots = 1;  // at least the least common multiple of the block sizes
+    for (const BlockGroup& group : engine.kv_groups) {
+        tables += group.tables;
+        if (group.rule != BlockGroup::Rule::state) slots *= static_cast<double>(group.block_size);
+    }
+    if (tables > 4096 || slots > 1e15) {
+        return "model " + model_name + " needs " + std::to_string(tables) + " block tables, or blocks of sizes too different";
+    }
     if (engine.enable_prefix_caching && model->layers_of("linear") > 0) {
         return "engine.enable_prefix_caching: true with the recurrent layers of " + model_name +
                " (their states would have to be cached too)";

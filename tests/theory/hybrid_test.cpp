@@ -140,4 +140,25 @@ TEST_CASE("theory: fp8 KV doubles the blocks of a windowed model and changes not
     CHECK(live(bf16, 1, 2000, 20).used == live(fp8, 1, 2000, 20).used);
 }
 
+TEST_CASE("theory: what a run does not simulate is said, not approximated") {
+    config::Diagnostics diagnostics;
+    const auto why = [&](const std::string& text) {
+        const config::Scenario scenario = config::read_scenario(
+            config::parse_yaml(text + "\nworkload: {requests: 1, arrivals: {process: poisson, rate: 1/s}, prompt_tokens: 1, "
+                                      "output_tokens: 1}\n",
+                               "test.yaml", diagnostics),
+            "test.yaml", diagnostics);
+        return resolve_deployment(scenario, Catalog(std::filesystem::path(KVSIM_SOURCE_DIR) / "scenarios" / "catalog"),
+                                  diagnostics)
+            .unsupported_run();
+    };
+    const std::string engine = "engine: {kv_cache_memory_bytes: 4GiB, max_model_len: 8192, ";
+    const std::string next = "model: Qwen/Qwen3-Next-80B-A3B-Instruct\n" + engine;
+    CHECK(why(next + "enable_prefix_caching: false}") == "");
+    CHECK(why(next + "enable_prefix_caching: true}").find("recurrent layers") != std::string::npos);
+    CHECK(why("model: deepseek-ai/DeepSeek-V3.2\n" + engine + "max_num_seqs: 8}").find("indexer") != std::string::npos);
+    CHECK(why("model: google/gemma-3-27b-it\n" + engine + "version: sglang}").find("separate pools") != std::string::npos);
+    CHECK(diagnostics.ok());
+}
+
 }  // namespace kvsim::theory
