@@ -359,7 +359,6 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
 
 std::string Deployment::unsupported_run() const {
     if (!model) return "";
-    if (std::string why = model->unsupported(); !why.empty()) return "model " + model_name + ": " + why;
     bool several = false;
     for (const AttentionGroup& group : model->layer_groups()) {
         several = several || group.kind == "sliding" || group.kind == "chunked" || group.kind == "linear";

@@ -181,12 +181,6 @@ std::int64_t ModelSpec::layers_of(std::string_view kind) const {
     return sum;
 }
 
-std::string ModelSpec::unsupported() const {
-    const std::int64_t sparse = layers_of("sparse_mla");
-    if (sparse == 0) return "";
-    return std::to_string(sparse) + " of " + std::to_string(layers) + " layers have sparse latent attention with an indexer";
-}
-
 std::string ModelSpec::problem() const {
     for (const std::int64_t size : {layers,
                                     hidden,

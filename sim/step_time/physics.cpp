@@ -132,7 +132,16 @@ PhysicsModel::Mixer PhysicsModel::make_mixer(const AttentionGroup& group, const 
         m.kv_heads = 1;
         const double rank = d(model_.mla.kv_lora_rank);
         const double rope = d(model_.mla.qk_rope_head_dim);
-        const double kv_read = (rank + rope) * element;
+        double kv_read = (rank + rope) * element;
+        if (group.kind == "sparse_mla") {
+            constexpr std::int64_t index_topk = 2048;
+            m.window.window = index_topk;
+            // vLLM's fp8 layout unless 16 bit is asked for: fp8 values, a 32-bit scale for 128 of them, the rotary part in 16
+            // bit.
+            if (element == 1 || deployment.kv_cache_dtype == "auto") kv_read = rank + rank / 128 * 4 + 2 * rope;
+            m.index_flop = 2 * d(model_.index_heads) * d(model_.index_head_dim);
+            m.index_us = p_norm((d(model_.index_head_dim) + 4) / (bandwidth_ * c_.eb_d), m.index_flop / attention_flops, 2);
+        }
         m.context_us = p_norm(kv_read / (bandwidth_ * c_.eb_d), 2 * heads_ * (2 * rank + rope) / attention_flops, 2);
         m.mixed_context_us = m.context_us;
         m.chunk_flop = 2 * heads_ * (d(model_.mla.qk_nope_head_dim) + rope + d(model_.mla.v_head_dim));
@@ -295,12 +304,14 @@ double PhysicsModel::mixed_attention(const Mixer& mixer, const StepShape& shape)
                static_cast<double>(shape.tokens) * mixer.token_flop / (flops_ * c_.ef_a);
     }
     double us = c_.at0 + mixer.mixed_context_us * decode_context(mixer, shape);
+    us += mixer.index_us * static_cast<double>(shape.decode_context);
     std::int64_t longest = 0;
     for (const PrefillChunk& chunk : shape.chunks) {
         const auto s = static_cast<double>(chunk.new_tokens);
         const double full = s * (chunk_context(mixer, chunk) + c_.dl) * mixer.chunk_flop / (flops_ * c_.ef_a);
         const double fill = heads_ * static_cast<double>(ceil_div(chunk.new_tokens, 128)) / c_.sm_count;
         us += fill < 1 ? full / std::pow(fill, c_.w_a) : full;
+        us += s * (static_cast<double>(chunk.context_before) + s / 2) * mixer.index_flop / (flops_ * c_.ef_a);
         longest = std::max(longest, chunk.new_tokens);
     }
     return us +
@@ -312,7 +323,10 @@ SimDuration PhysicsModel::duration(const StepShape& shape) const {
         const bool usual = shape.sampled == shape.decode_rows;
         double ns = usual ? usual_decode_base(shape.decode_rows) : decode_base(shape.decode_rows, shape.sampled);
         if (!windowed_) return round_step(ns + context_ns() * static_cast<double>(shape.decode_context));
-        for (const Mixer& m : mixers_) ns += m.layers * m.context_us * 1e3 * decode_context(m, shape);
+        const auto whole = static_cast<double>(shape.decode_context);
+        for (const Mixer& m : mixers_) {
+            ns += m.layers * 1e3 * (m.context_us * decode_context(m, shape) + m.index_us * whole);
+        }
         return round_step(ns);
     }
     double us = token_kernels(shape.tokens);

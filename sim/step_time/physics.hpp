@@ -27,8 +27,10 @@
 // summed exactly over rows (StepShape::windows; without it from the mean context of the rows), and a chunk's s (c + s/2)
 // becomes the sum over its tokens of the same. Not fitted: taken to run at the efficiencies of full attention. Recurrent layers
 // (gated delta net, Mamba) have no fit either. Assumed: at0, the state of every sequence read and written once at eb_d, per new
-// token 6 H d N FLOP of the state (N its width) at ef_a, and their own projections as GEMMs. Pipeline stages run one after
-// another for a step; the transfer between them is free.
+// token 6 H d N FLOP of the state (N its width) at ef_a, and their own projections as GEMMs. Sparse latent
+// attention (DeepSeek-V3.2): latent attention to at most 2,048 tokens (index_topk as published), and on every rank an indexer
+// that reads one key per context token. Assumed like the rest of MLA. Pipeline stages run one after another for a step; the
+// transfer between them is free.
 
 #include <vector>
 
@@ -65,6 +67,8 @@ private:
         double chunk_flop = 0;        ///< per (new token x context token) of a chunk, one layer
         double sequence_us = 0;       ///< state: reading and writing one sequence's, one layer
         double token_flop = 0;        ///< state: per new token, one layer
+        double index_us = 0;          ///< sparse: the indexer's, per context token, one layer
+        double index_flop = 0;        ///< sparse: the indexer's, per (new token x context token), one layer
     };
     [[nodiscard]] double gemm(double m, double n, double k, const Precision& precision) const;
     [[nodiscard]] double token_kernels(std::int64_t tokens) const;  ///< everything that depends on T alone, all layers

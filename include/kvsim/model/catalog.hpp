@@ -111,8 +111,6 @@ struct ModelSpec {
     [[nodiscard]] std::vector<AttentionGroup> layer_groups() const;
     /// Layers of that kind.
     [[nodiscard]] std::int64_t layers_of(std::string_view kind) const;
-    /// Why a run cannot simulate this model ("61 of 61 layers have sparse latent attention ..."); empty when it can.
-    [[nodiscard]] std::string unsupported() const;
     /// What contradicts itself or is beyond any model (so that later integer arithmetic cannot overflow); empty: nothing.
     [[nodiscard]] std::string problem() const;
     /// Names of the shape's facts that are not stated and that weights and physical step times need.

@@ -400,7 +400,6 @@ TEST_CASE("a sliding window in config.json makes sliding layers") {
     windowed["sliding_window"] = 4096;
     CHECK(read(windowed).attention.at(0).kind == "sliding");
     CHECK(read(windowed).attention.at(0).window == 4096);
-    CHECK(read(windowed).unsupported() == "");
 }
 
 TEST_CASE("a scenario's model may be the path of a config.json or of its folder") {
