@@ -200,6 +200,8 @@ TEST_CASE("memory: engines and versions; terms can be given") {
     CHECK(kv({"--engine", "vllm-v1-2026-01"}) == doctest::Approx(79.18 * 0.9 - 20));
     CHECK(kv({"--engine", "sglang"}) == doctest::Approx(79.18 * 0.88 - 16));
     CHECK(kv({"--engine", "trtllm"}) == doctest::Approx((79.18 - 20) * 0.9));
+    CHECK(kv({"--engine", "vllm-v0"}) == doctest::Approx(79.18 * 0.9 - 20));
+    CHECK(kv({"--engine", "trtllm-no-evict"}) == doctest::Approx((79.18 - 20) * 0.9));
     CHECK(kv({"--gpu-memory-utilization", "0.5"}) == doctest::Approx(79.18 * 0.5 - 22));
     // vLLM V0 profiles a whole prompt, not 8,192 tokens.
     const json v0 = memory({"--model", llama, "--gpu", "H100", "--engine", "vllm-0.6.4", "--max-model-len", "32768"});
