@@ -185,7 +185,8 @@ std::string group_rule(const MemoryOptions& o, const KvGroup& g) {
     const ModelSpec& m = *o.model;
     std::string out = fmt::format("{} {} layers", g.layers, g.kind);
     if (g.kind == "linear") {
-        return out + fmt::format(" x {} B state a sequence", state_bytes_per_layer(m, o.tensor_parallel_size, o.num_speculative_tokens));
+        return out + fmt::format(" x {} B state a sequence",
+                                 state_bytes_per_layer(m, o.tensor_parallel_size, o.num_speculative_tokens));
     }
     out += fmt::format(" x {} B", g.layers > 0 ? g.bytes_per_token / g.layers : 0);
     if (g.kind == "mla") out += " (latent, the same on every TP rank)";

@@ -263,6 +263,13 @@ TEST_CASE("recurrent states: Qwen3-Next's blocks hold a state; two logged deploy
     CHECK(b.block_size == 1056);
     CHECK(b.tokens == 729696);
     CHECK(b.concurrency == doctest::Approx(10.85).epsilon(0.0005));
+    // One drafted token a step: a layer, a block and a row of the convolution more. vLLM of 2026 printed 255,975 tokens.
+    o = logged("Qwen3.6-27B", 17.25, 131072, "vllm-0.22.0");
+    o.draft_layers = 1;
+    o.num_speculative_tokens = 1;
+    b = derive(o);
+    CHECK(b.block_size == 800);
+    CHECK(printed_tokens(b) == 255975);
     // State only: a block is a request.
     o = options("Qwen3-Next-80B-A3B-Instruct");
     o.model->attention = {{"linear", 48, 0, 0, 0}};
