@@ -224,7 +224,11 @@ std::vector<std::string> written_layer_types(Reader& r, std::int64_t layers) {
     const json* list = r.find("layer_types");
     if (list == nullptr) list = r.find("layers_block_type");
     std::vector<std::string> out;
-    if (list == nullptr || !list->is_array()) return out;
+    if (list == nullptr) return out;
+    if (!list->is_array()) {
+        r.wrong.emplace_back("layer_types must be a list");
+        return out;
+    }
     for (const json& item : *list) {
         const std::string name = item.is_string() ? item.get<std::string>() : item.dump();
         if (name == "full_attention" || name == "attention" || name == "global") {
@@ -438,7 +442,6 @@ void read_layers(Reader& r, const Known& known, const std::string& type, ModelSp
         const auto interval = [&](std::initializer_list<const char*> keys, std::int64_t otherwise) {
             return std::max<std::int64_t>(1, r.maybe(keys).value_or(otherwise));
         };
-        if (m.layers > 100'000) return;  // refused as beyond any model
         switch (known.mix) {
             case Mix::every_second:
                 fill("sliding", [](std::int64_t l) { return l % 2 == 1; });
@@ -554,6 +557,8 @@ std::optional<ModelSpec> read_hf_config(std::string_view text, std::string name,
         if (known == known_types.end() && top.contains("model_type") && top["model_type"].is_string()) {
             const auto outer = top["model_type"].get<std::string>();
             known = lookup(outer);
+            // The outer name speaks for an inner one that is missing or a variant of it, not for another architecture.
+            if (known != known_types.end() && !type.starts_with(outer) && !type.empty()) known = known_types.end();
             if (known != known_types.end()) type = outer;
         }
         if (known == known_types.end()) {
@@ -575,6 +580,11 @@ std::optional<ModelSpec> read_hf_config(std::string_view text, std::string name,
             return gemma3 ? r.maybe(keys).value_or(gemma_default) : r.need(keys);
         };
         m.layers = r.need({"num_hidden_layers", "n_layer"});
+        if (m.layers > 100'000) {
+            // Nothing below may count that far.
+            r.wrong.push_back("num_hidden_layers " + std::to_string(m.layers) + " is beyond any model");
+            return fail(joined(r.wrong));
+        }
         m.hidden = r.need({"hidden_size", "d_model"});
         m.vocab = need_or({"vocab_size"}, 262208);
         const std::int64_t declared =

@@ -128,7 +128,8 @@ KvLayout kv_layout(const MemoryOptions& o) {
     std::vector<Layers> all;
     for (AttentionGroup group : m.layer_groups()) {
         if (group.kind == "none") continue;
-        const bool only = m.layer_groups().size() == 1 && vllm && !v.v0 && v.at_least(0, 8) && !o.disable_hybrid_kv_cache_manager;
+        const bool only =
+            m.layer_groups().size() == 1 && vllm && !v.v0 && v.at_least(0, 8) && !o.disable_hybrid_kv_cache_manager;
         if ((group.kind == "sliding" && !hybrid && !only) || (group.kind == "chunked" && !chunks)) {
             layout.notes.push_back(fmt::format("{} {} layers keep whole contexts in {}", group.layers, group.kind, v.text()));
             group.kind = "full";

@@ -157,6 +157,10 @@ TEST_CASE("config.json: what is wrong is named, all at once") {
     }
     CHECK(refusal(R"({"model_type": "rwkv"})").find("layers, hidden, intermediate") != std::string::npos);
     CHECK(refusal(R"({"model_type": "gemma2"})").find("num_hidden_layers") != std::string::npos);
+    CHECK(refusal(R"({"model_type": "jamba", "num_hidden_layers": 1000000000000})").find("beyond any") != std::string::npos);
+    json other = llama;
+    other["text_config"] = {{"model_type", "rwkv"}};
+    CHECK(refusal(other.dump()).find("rwkv") != std::string::npos);
     CHECK(refusal("{}").find("no model_type") != std::string::npos);
     CHECK(refusal("[1]").find("not a JSON object") != std::string::npos);
     CHECK(refusal("{\"model_type\": ").find("not a config.json") != std::string::npos);
@@ -365,6 +369,8 @@ TEST_CASE("config.json: layer_types rule where they are given, and must be compl
     CHECK(refusal(typed.dump()).find("sliding_window") != std::string::npos);
     typed["layer_types"].push_back("full_attention");
     CHECK(refusal(typed.dump()).find("33 entries") != std::string::npos);
+    typed["layer_types"] = 5;
+    CHECK(refusal(typed.dump()).find("layer_types must be a list") != std::string::npos);
     typed["layer_types"] = json::array({"fourier"});
     CHECK(refusal(typed.dump()).find("fourier") != std::string::npos);
     // Layers that use earlier layers' keys and values keep none: Gemma 3n and 4.
