@@ -233,8 +233,9 @@ void show_mix(Sections& out, const KvBudget& b, const Mix& mix) {
 
 /// Slots that no token ever fills, by block size.
 void show_waste(Sections& out, const MemoryOptions& o, const KvBudget& b, const std::vector<std::int64_t>& lengths) {
-    TextTable table{
-        "waste by block size (last block of a request)", {"block size", "blocks", "mean waste, tokens", "share"}, {}};
+    TextTable table{"waste by block size (last block of a request)",
+                    {"block size", "blocks", "waste, tokens", "share", "of random lengths"},
+                    {}};
     out.json["waste"] = Json::array();
     for (const std::int64_t size : {1, 8, 16, 32, 64, 128, 256}) {
         MemoryOptions other = o;
@@ -255,9 +256,10 @@ void show_waste(Sections& out, const MemoryOptions& o, const KvBudget& b, const 
         out.json["waste"].push_back({{"block_size", size},
                                      {"num_gpu_blocks", budget->num_gpu_blocks},
                                      {"wasted_tokens_per_request", mean},
-                                     {"share", wasted / held}});
-        table.rows.push_back(
-            {std::to_string(size), std::to_string(budget->num_gpu_blocks), decimals(mean, 1), share(wasted / held)});
+                                     {"share", wasted / held},
+                                     {"expected_wasted_tokens", static_cast<double>(size - 1) / 2}});
+        table.rows.push_back({std::to_string(size), std::to_string(budget->num_gpu_blocks), decimals(mean, 1),
+                              share(wasted / held), decimals(static_cast<double>(size - 1) / 2, 1)});
     }
     if (!table.rows.empty()) out.tables.push_back(std::move(table));
 }
