@@ -233,8 +233,9 @@ void show_mix(Sections& out, const KvBudget& b, const Mix& mix) {
 
 /// Slots that no token ever fills, by block size.
 void show_waste(Sections& out, const MemoryOptions& o, const KvBudget& b, const std::vector<std::int64_t>& lengths) {
-    TextTable table{
-        "waste by block size (last block of a request)", {"block size", "blocks", "mean waste, tokens", "share"}, {}};
+    TextTable table{"waste by block size (last block of a request)",
+                    {"block size", "blocks", "waste, tokens", "share", "of random lengths"},
+                    {}};
     out.json["waste"] = Json::array();
     for (const std::int64_t size : {1, 8, 16, 32, 64, 128, 256}) {
         MemoryOptions other = o;
@@ -255,9 +256,10 @@ void show_waste(Sections& out, const MemoryOptions& o, const KvBudget& b, const 
         out.json["waste"].push_back({{"block_size", size},
                                      {"num_gpu_blocks", budget->num_gpu_blocks},
                                      {"wasted_tokens_per_request", mean},
-                                     {"share", wasted / held}});
-        table.rows.push_back(
-            {std::to_string(size), std::to_string(budget->num_gpu_blocks), decimals(mean, 1), share(wasted / held)});
+                                     {"share", wasted / held},
+                                     {"expected_wasted_tokens", static_cast<double>(size - 1) / 2}});
+        table.rows.push_back({std::to_string(size), std::to_string(budget->num_gpu_blocks), decimals(mean, 1),
+                              share(wasted / held), decimals(static_cast<double>(size - 1) / 2, 1)});
     }
     if (!table.rows.empty()) out.tables.push_back(std::move(table));
 }
@@ -503,10 +505,24 @@ int memory_command(const std::vector<std::string>& args) {
         set("hardware", "gpu") || set("engine", "kv_cache_memory_bytes") || set("engine", "num_gpu_blocks_override");
     if (users && !forwards) put(root, "engine.num_gpu_blocks_override", scalar("2", "--users"));
 
-    const config::Scenario scenario = config::read_scenario(root, file, diagnostics);
+    config::Scenario scenario = config::read_scenario(root, file, diagnostics);
     diagnostics.throw_if_errors();
-    const Deployment deployment = resolve_deployment(scenario, Catalog::open(given->text("catalog").value_or("")), diagnostics);
-    diagnostics.throw_if_errors();
+    const Catalog catalog = Catalog::open(given->text("catalog").value_or(""));
+    Deployment deployment = resolve_deployment(scenario, catalog, diagnostics);
+    std::string chosen;
+    if (users && !diagnostics.ok() && !set("hardware", "tensor_parallel_size")) {
+        // Asked what users need, not whether one GPU is enough: the smallest number of ranks that holds the weights.
+        for (std::int64_t tp = 2; tp <= 64 && chosen.empty(); tp *= 2) {
+            config::Diagnostics attempt;
+            scenario.hardware.tensor_parallel_size = tp;
+            Deployment larger = resolve_deployment(scenario, catalog, attempt);
+            if (!attempt.ok()) continue;
+            deployment = std::move(larger);
+            chosen = "one GPU does not hold the model; below: tensor_parallel_size " + std::to_string(tp) +
+                     ", the smallest that does\n";
+        }
+    }
+    if (chosen.empty()) diagnostics.throw_if_errors();
     const KvBudget& budget = deployment.budget;
     for (const std::string& warning : diagnostics.warnings()) log_diagnostic(warning);
     if (forwards || !users) {
@@ -515,6 +531,7 @@ int memory_command(const std::vector<std::string>& args) {
     if (users && budget.block_bytes <= 0) throw UserError("error: --users needs a model");
 
     Sections sections;
+    sections.text = chosen;
     if (users) {
         show_users(sections, deployment, *users, lengths.empty() ? deployment.engine.max_model_len : lengths.front(), forwards);
     } else {

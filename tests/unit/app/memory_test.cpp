@@ -139,6 +139,23 @@ TEST_CASE("memory: backwards with a GPU names the knobs that are enough") {
         if (knob["knob"] == "kv_cache_dtype fp8") enough = knob["enough"];
     }
     CHECK(enough);
+    // One GPU does not hold this model: what the users need is still answered.
+    const json large = memory({"--model", "meta-llama/Llama-3.1-70B", "--gpu", "H100", "--users", "10", "--tokens", "8k"});
+    CHECK(large["tensor_parallel_size"] == 2);
+    CHECK(large["users_fit"] == false);
+    CHECK(large["smallest_tensor_parallel_size"] == 4);
+    CHECK(large["gpus"] == 4);
+    CHECK(exit_of({"--model", "meta-llama/Llama-3.1-70B", "--gpu", "H100", "--tp", "1", "--users", "10", "--tokens", "8k"}) ==
+          2);
+    // Every flag reaches the arithmetic.
+    const auto bytes = [](const std::string& flag, const char* model) {
+        std::vector<std::string> words{"--model", model, "--gpu", "H200", "--tp", "8"};
+        if (!flag.empty()) words.push_back(flag);
+        return memory(words);
+    };
+    CHECK(bytes("--enable-expert-parallel", "DeepSeek-R1")["weights_bytes"] == bytes("", "DeepSeek-R1")["weights_bytes"]);
+    CHECK(bytes("--enforce-eager", "DeepSeek-R1")["cuda_graph_bytes"] == 0);
+    CHECK(bytes("--disable-hybrid-kv-cache-manager", "gpt-oss-20b")["groups"].size() == 1);
     const json windowed = memory({"--model", "openai/gpt-oss-20b", "--users", "32", "--tokens", "8192"});
     CHECK(windowed["users_kv_bytes_without_windows"] == 12LL << 30);
     CHECK(windowed["users_kv_bytes"] == (6LL << 30) + 32 * 8 * 393216);
