@@ -552,6 +552,7 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     s.classes = class_summaries(info, outcome, slos, s.duration_s);
 
     add_load_and_verdict(outcome, info.engine.max_num_seqs * outcome.replicas, info.capacity_req_s, s);
+    if (info.paced_by_answers) s.load.reset();
     add_kv_and_batch(outcome, info.engine.enable_prefix_caching, s);
 
     if (any_cut)

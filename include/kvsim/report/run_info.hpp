@@ -36,6 +36,7 @@ struct RunInfo {
     std::optional<std::int64_t> max_concurrency;
     std::optional<double> request_rate;  ///< configured rate, requests/s; infinity = all at once; nullopt = trace
     double burstiness = 1;
+    bool paced_by_answers = false;         ///< users wait for answers, so the rate says nothing about the load
     std::optional<double> capacity_req_s;  ///< served when work never runs out (engine/capacity.hpp); nullopt: not known
     config::SloConfig slo;
     std::map<std::string, config::SloConfig> class_slos;  ///< of classes with one of their own

@@ -187,7 +187,8 @@ TEST_CASE("clients: bursts, batches and stages") {
     for (const auto& [second, n] : counts) squares += n * n;
     CHECK(squares / seconds - 100 > 10 * 12);  // a Poisson process of this rate has variance 10
     const auto batches = arrival_times("{process: batches, size: 4, every: 10s}", 10);
-    CHECK(batches == std::vector<double>{10, 10, 10, 10, 20, 20, 20, 20, 30, 30});
+    REQUIRE(batches.size() == 10);
+    for (std::size_t i = 0; i < 10; ++i) CHECK(batches[i] == doctest::Approx(10.0 * static_cast<double>(i / 4 + 1)));
     // Even spacing fills a stage exactly, and nothing comes after the last; the end needs no key.
     const auto staged =
         drain(*clients("{arrivals: {process: staged, spacing: constant, stages: [{duration: 10s, rate: 8/s}, {duration: "
@@ -344,8 +345,10 @@ TEST_CASE("jitter: fixed lengths do not march in step") {
         for (const RequestRecord& r : o.requests) ++at[r.arrival.time_since_epoch().count()];
         return at.size();
     };
-    CHECK(instants(run(text + "}", options())) == 25);
-    CHECK(instants(run(text + ", jitter: 30ms}", options())) > 190);
+    SimulationOptions o = options();
+    o.max_concurrency = 8;
+    CHECK(instants(run(text + "}", o)) == 25);
+    CHECK(instants(run(text + ", jitter: 30ms}", o)) > 190);
 }
 
 TEST_CASE("max_concurrency: latencies count from the intended arrival, the client's queue apart") {
