@@ -18,6 +18,8 @@ struct Totals {
     std::int64_t completed = 0;
     std::int64_t rejected = 0;
     std::int64_t unfinished = 0;
+    std::int64_t gave_up = 0;
+    std::int64_t first_tokens = 0;
     std::int64_t outputs = 0;
     std::int64_t to_compute = 0;  ///< prompt and outputs but the last, which is never computed
     std::int64_t recomputed = 0;
@@ -27,7 +29,15 @@ struct Totals {
 
 Totals totals(const Outcome& outcome) {
     Totals t;
-    for (const RequestRecord& r : outcome.requests) {
+    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
+        const RequestRecord& r = outcome.requests[id];
+        t.cached += r.cached_prompt_tokens;
+        t.outputs += r.output_tokens;
+        t.first_tokens += r.output_tokens > 0;
+        if (r.finish == FinishReason::timed_out || r.finish == FinishReason::cancelled) {
+            ++t.gave_up;
+            t.sojourn += outcome.unfinished_after.at(id).count();
+        }
         t.recomputed += r.recomputed_tokens;
         t.preemptions += r.preemptions;
         if (r.finish == FinishReason::rejected) ++t.rejected;
@@ -38,9 +48,7 @@ Totals totals(const Outcome& outcome) {
         if (r.finish != FinishReason::length) continue;
         ++t.completed;
         t.sojourn += r.e2e.count();
-        t.outputs += r.output_tokens;
         t.to_compute += r.prompt_tokens + r.output_tokens - 1;
-        t.cached += r.cached_prompt_tokens;
     }
     return t;
 }
@@ -54,7 +62,8 @@ void check_conservation(const SimulationOptions& options, const Outcome& outcome
     CHECK(c.arrivals == static_cast<std::int64_t>(outcome.requests.size()));
     CHECK(c.completed == t.completed);
     CHECK(c.rejected == t.rejected);
-    CHECK(c.arrivals == t.completed + t.rejected + t.unfinished);
+    CHECK(c.timed_out + c.cancelled == t.gave_up);
+    CHECK(c.arrivals == t.completed + t.rejected + t.gave_up + t.unfinished);
     CHECK(outcome.stall_report.empty() == (t.unfinished == 0));
     CHECK(c.recomputed_tokens == t.recomputed);
     CHECK(c.preemptions == t.preemptions);
@@ -70,8 +79,10 @@ void check_conservation(const SimulationOptions& options, const Outcome& outcome
 
     // A first token each, then one gap each.
     const bool cut = options.warmup_time.has_value() || options.warmup_requests.has_value();
-    CHECK((cut ? outcome.itl_all : outcome.itl).count() + t.completed == t.outputs);
+    CHECK((cut ? outcome.itl_all : outcome.itl).count() + t.first_tokens == t.outputs);
     CHECK(c.hit_tokens_first == t.cached);
+    CHECK(c.wasted_tokens <= c.tokens);
+    if (t.gave_up > 0) return;
     // What a step computes is new, or done again after a preemption. A resume may hit blocks that others computed further than
     // it had come itself: that much less is new.
     const std::int64_t all = t.to_compute - c.hit_tokens_first + c.recomputed_tokens;

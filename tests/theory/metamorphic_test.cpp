@@ -77,7 +77,10 @@ TEST_CASE("theory: scaling every time scales every latency") {
         for (double* part : {&slow.step_time.c0, &slow.step_time.per_token, &slow.step_time.per_sequence,
                              &slow.step_time.per_context, &slow.step_time.per_sampled, &slow.step_time.per_window})
             *part *= static_cast<double>(factor);
-        for (Arrival& a : slow.arrivals) a.time = SimTime(a.time.time_since_epoch() * factor);
+        for (Arrival& a : slow.arrivals) {
+            a.time = SimTime(a.time.time_since_epoch() * factor);
+            for (SimDuration* limit : {&a.timeout, &a.ttft_timeout, &a.cancel_after}) *limit *= factor;
+        }
         slow.think *= factor;
         slow.options.api *= factor;
         if (slow.options.warmup_time) *slow.options.warmup_time *= factor;
@@ -95,6 +98,8 @@ TEST_CASE("theory: scaling every time scales every latency") {
             CHECK(b.requests[i].ttft == times(a.requests[i].ttft));
             CHECK(b.requests[i].e2e == times(a.requests[i].e2e));
         }
+        CHECK(a.counters.timed_out == b.counters.timed_out);
+        CHECK(a.counters.wasted_tokens == b.counters.wasted_tokens);
         CHECK(a.counters.steps == b.counters.steps);
         CHECK(a.counters.preemptions == b.counters.preemptions);
         CHECK(a.timeline.size() == b.timeline.size());

@@ -115,6 +115,12 @@ TEST_CASE("summary: every column of a run computed by hand") {
         {"verdict", "stable"},
         {"capacity_req_s", ""},
         {"deviations", "max_num_seqs=8 (vllm-v1: 1024)"},
+        {"cancelled", "0"},
+        {"retries", "0"},
+        {"wasted_tokens", "0"},
+        {"wasted_output_tokens", "0"},
+        {"client_queue_mean_ms", ""},
+        {"client_queue_p99_ms", ""},
     };
     const Summary s = summarize(sample_info(), sample_outcome());
     const auto found = cells(s);
@@ -154,7 +160,7 @@ TEST_CASE("summary: the columns stand in the order of the contract") {
         "preemptions,preempted_requests,recomputed_tokens,swapped_tokens,recompute_time_share,prefix_hit_rate,resume_hit_rate,"
         "kv_usage_mean,kv_usage_peak,kv_token_share,kv_reserved_share,kv_internal_share,kv_external_share,batch_size_mean,"
         "batch_tokens_mean,steps,bound_seats,bound_token_budget,bound_kv_blocks,bound_no_waiting,load,verdict,capacity_req_s,"
-        "deviations,";
+        "deviations,cancelled,retries,wasted_tokens,wasted_output_tokens,client_queue_mean_ms,client_queue_p99_ms,";
     CHECK(names == expected);
 }
 
@@ -330,4 +336,45 @@ TEST_CASE("summary: a record that contradicts itself is a bug, not a figure") {
     Outcome o = sample_outcome();
     o.requests[0].e2e = ms(1);  // before its first token
     CHECK_THROWS_AS(summarize(sample_info(), o), InternalError);
+}
+
+TEST_CASE("summary: classes are judged by their own limits; attainment by metric; itl_p99") {
+    RunInfo info = sample_info();
+    Outcome o;
+    RequestRecord r;
+    r.queue = std::chrono::milliseconds(10);
+    r.ttft = std::chrono::milliseconds(100);
+    r.e2e = std::chrono::milliseconds(1100);
+    r.prompt_tokens = 10;
+    r.output_tokens = 11;
+    r.finish = FinishReason::length;
+    o.requests.assign(4, r);
+    o.requests[1].ttft = std::chrono::milliseconds(300);
+    o.requests[2].finish = FinishReason::timed_out;
+    o.requests[3].finish = FinishReason::cancelled;
+    o.end = o.last_arrival = SimTime(std::chrono::seconds(2));
+    o.classes = {{0, "chat"}, {1, "chat"}, {2, "batch"}, {3, "batch"}};
+    o.itl_p99 = {std::chrono::milliseconds(150), std::chrono::milliseconds(90), SimDuration(-1), SimDuration(-1)};
+    info.slo = {};
+    info.class_slos["chat"].ttft = std::chrono::milliseconds(200);
+    info.class_slos["chat"].itl_p99 = std::chrono::milliseconds(100);
+    info.class_slos["batch"].e2e = std::chrono::seconds(5);
+    const Summary s = summarize(info, o);
+    REQUIRE(s.classes.size() == 2);
+    const ClassSummary& batch = s.classes[0];
+    const ClassSummary& chat = s.classes[1];
+    CHECK(chat.name == "chat");
+    CHECK(chat.completed == 2);
+    CHECK(chat.attainment.ttft == 0.5);     // the second is late
+    CHECK(chat.attainment.itl_p99 == 0.5);  // the first stutters
+    CHECK(chat.attainment.all == 0.0);
+    CHECK(!chat.attainment.e2e);
+    CHECK(batch.timed_out == 1);
+    CHECK(batch.cancelled == 1);
+    CHECK(batch.attainment.all == 0.0);  // the time-out; a cancelled request is not judged
+    CHECK(s.slo_attainment == 0.0);
+    CHECK(s.cancelled == 1);
+    info.class_slos["chat"].itl_p99.reset();
+    CHECK(summarize(info, o).slo_attainment == doctest::Approx(1.0 / 3));
+    CHECK(summarize(info, o).classes[1].goodput_req_s == doctest::Approx(1 / 1.1));
 }
