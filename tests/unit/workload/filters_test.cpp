@@ -113,9 +113,9 @@ TEST_CASE("think_ms: the session's next request follows the end of the one befor
     w->finished(1, ms(700));
     CHECK(w->next_time() == std::optional(ms(750)));
     CHECK(take() == 3);
-    w->finished(3, ms(710));  // nobody's predecessor
+    w->finished(2, ms(710));  // nobody's predecessor
     CHECK(!w->next_time());
-    w->finished(2, ms(760));
+    w->finished(3, ms(760));
     CHECK(w->next_time() == std::optional(ms(900)));  // not before its own time
     CHECK(take() == 5);
     CHECK(!w->next_time());
@@ -128,7 +128,7 @@ TEST_CASE("the options of a scenario's trace") {
     std::ofstream(folder / "t.jsonl") << many(100) << "garbage\n" << row(2000, 5);
     const std::string trace = "trace: {path: " + (folder / "t.jsonl").string();
     CHECK(test::drain(*test::workload(trace + ", end: 100ms, start: 50ms}")).size() == 5);
-    CHECK(test::drain(*test::workload(trace + ", max_prompt_tokens: 7, end: 1s}"))[50].prompt_tokens == 7);
+    CHECK(test::drain(*test::workload(trace + ", max_prompt_tokens: 7, end: 900ms}"))[50].prompt_tokens == 7);
     const auto w = test::workload(trace + ", on_error: skip}");
     CHECK(test::drain(*w).size() == 101);
     REQUIRE(w->notes().size() == 1);

@@ -129,7 +129,7 @@ TEST_CASE("a wrong row is refused at its line, or left out and counted") {
             for (const char* time : {"-5", "NaN", "1e400", "99999999999999999999999999", "x", "\xFF", "1:2", "1e", "0"})
                 bad.push_back(replaced(good, s.time, time));
         }
-        bad.push_back(good.substr(0, good.size() - 4));  // truncated
+        bad.push_back(good.substr(0, good.size() / 2));  // truncated
         bad.push_back(good + (s.header.empty() ? "}" : ",1"));
         bad.push_back(good.substr(3));
         bad.push_back("garbage");
@@ -137,7 +137,6 @@ TEST_CASE("a wrong row is refused at its line, or left out and counted") {
         for (const std::string& row : bad) {
             // A first time of 0 is in order only where times are since a session's start.
             if (s.format == "weka" && row.find("\"t\": 0,") != std::string::npos) continue;
-            // Formats of JSON values look for a value's end over lines only when the first line is not a value.
             CAPTURE(s.format);
             CAPTURE(row);
             const std::string text = file_of(s, row);

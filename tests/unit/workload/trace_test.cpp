@@ -285,7 +285,15 @@ TEST_CASE("a trace file, by the scenario") {
     CHECK(test::workload_error("trace: {format: azure}").find("lacks the key 'path'") != std::string::npos);
     CHECK(test::workload_error("trace: {path: t.jsonl}\nprompt_tokens: 5").find("prompt_tokens does not go with trace") !=
           std::string::npos);
-    CHECK_THROWS_WITH_AS(static_cast<void>(open_trace(folder, "mooncake", {})->next(*std::make_unique<TraceRow>())),
-                         (folder.string() + ": error: cannot read the trace: Is a directory").c_str(), UserError);
+    std::ofstream(folder / "u.jsonl") << row("0");
+    CHECK_THROWS_WITH_AS(
+        static_cast<void>(open_trace(folder, "mooncake", {})),
+        (folder.string() + ": error: a folder of mooncake files; only sessions and conversations are read from several")
+            .c_str(),
+        UserError);
+    std::filesystem::create_directories(folder / "empty");
+    CHECK_THROWS_WITH_AS(static_cast<void>(open_trace(folder / "empty", "", {})),
+                         ((folder / "empty").string() + ": error: the folder holds no .json or .jsonl file").c_str(),
+                         UserError);
     std::filesystem::remove_all(folder);
 }

@@ -28,10 +28,10 @@ TEST_CASE("times read back to the nanosecond, names to the byte") {
     std::vector<Arrival> all;
     for (const std::int64_t ns : {0L, 1L, 999'999L, 1'000'000L, 1'500'000L, 123'456'789'012'345L, 4'000'000'000'000'000'007L}) {
         all.push_back(request(ns, {}, 5));
-        all.back().external_id = "a\"\\\n\xC3\xA9 7";
+        all.back().external_id = std::string("a\"\\\n\xC3\xA9 7");
         all.back().priority = -3;
-        all.back().request_class = "c";
-        all.back().session_id = "12";
+        all.back().request_class = std::string("c");
+        all.back().session_id = std::string("12");
     }
     const auto back = test::drain(*make_replay(open_trace_text("t", write(all, 16), "", {}), {{}, 1, {}, {}}, 1));
     REQUIRE(back.size() == all.size());
