@@ -1,5 +1,4 @@
 #include <cmath>
-#include <string>
 
 #include "gap_sum.hpp"
 #include "kvsim/base/check.hpp"
