@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "decimal.hpp"
 #include "kvsim/base/text.hpp"

@@ -1,6 +1,7 @@
 #include "json_rows.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "kvsim/base/text.hpp"
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/text.hpp"

@@ -3,6 +3,7 @@
 #include <deque>
 #include <limits>
 #include <unordered_map>
+#include <utility>
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/model/workload_pieces.hpp"

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <utility>
 
 #include "gap_sum.hpp"
 #include "kvsim/base/check.hpp"

@@ -1,6 +1,7 @@
 #include "kvsim/model/trace.hpp"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "csv_rows.hpp"

@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "csv_rows.hpp"
 #include "decimal.hpp"

@@ -3,6 +3,7 @@
 // vLLM's benchmark does. The model becomes the request's class.
 
 #include <array>
+#include <utility>
 
 #include "csv_rows.hpp"
 

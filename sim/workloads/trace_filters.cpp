@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "gap_sum.hpp"
 #include "kvsim/base/check.hpp"

@@ -1,6 +1,8 @@
 // guidellm's trace files (kind=trace_synthetic, kind=mooncake): JSON lines with timestamp (s; the first row arrives at 0) and
 // the prompt's and output's tokens under input_length, prompt_tokens or prompt_tokens_count and their like.
 
+#include <utility>
+
 #include "length_rows.hpp"
 
 namespace kvsim {

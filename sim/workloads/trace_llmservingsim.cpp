@@ -5,6 +5,7 @@
 
 #include <array>
 #include <deque>
+#include <utility>
 
 #include "content.hpp"
 #include "json_rows.hpp"

@@ -2,6 +2,8 @@
 // fractional), input_length, output_length, hash_ids (one per block of 512 tokens, the last one partial), and optionally
 // request_id, priority, class, session_id, think_ms, timeout_ms, trace_block_size.
 
+#include <utility>
+
 #include "length_rows.hpp"
 
 namespace kvsim {

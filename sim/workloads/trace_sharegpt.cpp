@@ -6,6 +6,7 @@
 
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "content.hpp"
 #include "json_parser.hpp"

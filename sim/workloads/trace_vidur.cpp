@@ -2,6 +2,7 @@
 // arrived_at (s). Without it `arrivals` says when they come.
 
 #include <array>
+#include <utility>
 
 #include "csv_rows.hpp"
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "content.hpp"
 #include "json_rows.hpp"

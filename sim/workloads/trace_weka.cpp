@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <utility>
 
 #include "json_parser.hpp"
 #include "kvsim/model/token_ids.hpp"
