@@ -70,6 +70,7 @@ int conformance_command(const std::vector<std::string>& args);
 int check_command(const std::vector<std::string>& args);
 int list_command(const std::vector<std::string>& args);
 int schema_command(const std::vector<std::string>& args);
+int selftest_command(const std::vector<std::string>& args);
 int workload_command(const std::vector<std::string>& args);
 
 }  // namespace kvsim::app
