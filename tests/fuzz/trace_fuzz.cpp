@@ -1,4 +1,4 @@
-// Bytes as a trace, in the format they show and in every format by name: either refused with a UserError or read to the end,
+// Bytes as a trace, in the format they show and in another one: either refused with a UserError or read to the end,
 // wrong rows passed over; anything else is a bug.
 
 #include <cstddef>
@@ -42,9 +42,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         const auto reader = kvsim::open_trace_text("fuzz", text, "", options);
         static_cast<void>(kvsim::render(kvsim::trace_stats(*reader, {3})));
     } catch (const kvsim::UserError&) {}
-    for (const auto& format : kvsim::trace_formats()) {
+    // And in one format by name, which its content need not show.
+    const auto formats = kvsim::trace_formats();
+    for (const std::string_view format : {std::string_view(), formats[size % formats.size()].name}) {
         try {
-            replay(kvsim::open_trace_text("fuzz", text, format.name, options));
+            replay(kvsim::open_trace_text("fuzz", text, format, options));
         } catch (const kvsim::UserError&) {}
     }
     return 0;
