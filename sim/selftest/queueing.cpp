@@ -80,8 +80,8 @@ std::vector<Queue> queues() {
     for (const auto& [seats, rho, known, bound] :
          {std::tuple{4, 0.8, 0.74554, 0.05}, std::tuple{8, 0.9, 0.87692, 0.08}, std::tuple{2, 0.7, 0.96078, 0.05}})
         all.push_back({fmt::format("Erlang C, {} servers, load {}: wait, s", seats, rho), known, bound, seats,
-                       "{model: constant, step: 1ms}", load(40'000, seats * rho, "{distribution: geometric, mean: 1000}"),
-                       mean_queue});
+                       "{model: constant, step: 1ms}",
+                       load(5'000 * seats, seats * rho, "{distribution: geometric, mean: 1000}"), mean_queue});
     // While the engine is busy a request waits half a step on average, whatever the law of lengths.
     for (const char* output : {"20", "{distribution: geometric, mean: 20}"})
         all.push_back({fmt::format("M/G/infinity, {} output: time in system, s", output[0] == '2' ? "constant" : "geometric"),

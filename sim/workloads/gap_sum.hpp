@@ -1,4 +1,5 @@
 #pragma once
+// Arrival times as sums of gaps.
 
 #include <cmath>
 #include <cstdint>
@@ -6,6 +7,9 @@
 #include "kvsim/base/check.hpp"
 
 namespace kvsim {
+
+/// Half of what int64 nanoseconds hold: the run goes on after the last arrival.
+inline constexpr double latest_arrival_ns = 4.6e18;
 
 /// A sum of gaps kept as whole nanoseconds and a fraction below 1: the rounding error of a step stays that of one gap, however
 /// far the sum has come.
@@ -22,8 +26,6 @@ public:
     [[nodiscard]] std::int64_t rounded() const { return whole_ + (fraction_ >= 0.5 ? 1 : 0); }
 
 private:
-    // Half of what int64 nanoseconds hold: the run goes on after the last arrival.
-    static constexpr double latest_arrival_ns = 4.6e18;
     std::int64_t whole_ = 0;
     double fraction_ = 0;
 };

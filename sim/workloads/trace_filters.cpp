@@ -76,8 +76,11 @@ public:
         end_index_ = *stretch_to - 1;
         end_ = static_cast<std::int64_t>(std::floor(target + 0.5));
     }
-    std::int64_t next() {
-        sum_.add(process_->gap_ns(static_cast<std::uint64_t>(index_)) * stretch_);
+    /// Nullopt: the process has ended.
+    std::optional<std::int64_t> next() {
+        const double gap = process_->gap_ns(static_cast<std::uint64_t>(index_));
+        if (std::isinf(gap)) return std::nullopt;
+        sum_.add(gap * stretch_);
         std::int64_t t = sum_.rounded();
         // The stretched sum misses its end by rounding; that arrival is exact and none comes after it.
         if (end_) t = index_ == end_index_ ? *end_ : index_ < end_index_ ? std::min(t, *end_) : std::max(t, *end_);
@@ -142,7 +145,10 @@ private:
         if (have_ahead_) place();
     }
     void place() {
-        start_ = starts_ ? starts_->next() : 0;
+        const std::optional<std::int64_t> start = starts_ ? starts_->next() : std::optional<std::int64_t>(0);
+        have_ahead_ = start.has_value();
+        if (!have_ahead_) return;
+        start_ = *start;
         ahead_.time = kvsim::later(ahead_.time, start_);
     }
 
@@ -257,14 +263,20 @@ public:
         : Filter(std::move(given)), arrivals_(std::move(process), requests) {}
     [[nodiscard]] TraceTimes times() const override { return TraceTimes::recorded; }
     bool next(TraceRow& row) override {
-        if (!inner().next(row)) return false;
-        if (!row.think) last_ = SimTime(SimDuration(arrivals_.next()));
+        if (ended_ || !inner().next(row)) return false;
+        if (!row.think) {
+            const std::optional<std::int64_t> t = arrivals_.next();
+            ended_ = !t;
+            if (ended_) return false;
+            last_ = SimTime(SimDuration(*t));
+        }
         row.time = last_;
         return true;
     }
 
 private:
     ArrivalTimes arrivals_;
+    bool ended_ = false;
     SimTime last_{};
 };
 
