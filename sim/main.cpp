@@ -24,6 +24,8 @@ constexpr std::array commands{
     Command{"from-vllm", "a scenario from an engine's command line and start-up log", from_vllm_command},
     Command{"conformance", "replay recorded engine decisions and compare step by step", conformance_command},
     Command{"check", "validate scenarios without running them; statistics of a trace", check_command},
+    Command{"workload", "write the requests of a scenario as a trace", workload_command},
+    Command{"selftest", "cases whose right value is known, measured", selftest_command},
     Command{"list", "the models, GPUs, presets and pieces a scenario may name", list_command},
     Command{"schema", "every key of a scenario file", schema_command},
 };

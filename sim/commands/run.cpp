@@ -107,6 +107,7 @@ Outcome run_one(Prepared& p, const RunOptions& run) {
     throw_if_stopped();
     if (!outcome.stall_report.empty()) throw UserError("error: " + p.scenario.name + ": " + outcome.stall_report);
     if (log) log->finish("done", {});
+    for (std::string& note : p.workload->notes()) p.info.warnings.push_back(std::move(note));
     return outcome;
 }
 

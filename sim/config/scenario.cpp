@@ -313,7 +313,7 @@ bool read_workload(Scenario& into, const Value& value, Diagnostics& diagnostics)
     std::string missing;
     for (const std::string_view key : {"arrivals", "prompt_tokens", "output_tokens", "prefix"}) {
         const Member* member = find_member(value, key);
-        if (traced && member != nullptr) {
+        if (traced && member != nullptr && key != "arrivals") {
             diagnostics.error(member->key_mark, std::string(key) + " cannot stand beside trace, which already gives it");
         } else if (!traced && !other_kind && member == nullptr && key != "prefix" && !(key == "arrivals" && limited)) {
             missing += (missing.empty() ? "'" : ", '") + std::string(key) + "'";
