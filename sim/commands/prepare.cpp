@@ -52,6 +52,7 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     if (!diagnostics.ok()) return p;
     for (const std::string& assignment : sets) config::apply_set(root, assignment, diagnostics);
     p.scenario = config::read_scenario(root, file, diagnostics);
+    if (!root.is_map()) return p;  // it lacks every key; that it is no map has been reported
     const std::size_t before = diagnostics.error_count();
     p.deployment = resolve_deployment(p.scenario, Catalog::open(), diagnostics);
     // An unnamed model follows from the GPU; without one that error is enough.

@@ -3,7 +3,6 @@
 // driver (Replica with a clock, conformance with unit steps) says.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
