@@ -23,7 +23,7 @@
 // Latent attention (MLA) has no fit of its own. Assumed: decode in absorbed form, reading (r + rope) elements and 2 H (2 r +
 // rope) FLOP per context token, the larger bound by |.,.|2; prefill in expanded form with 2 H (nope + rope + v) FLOP for 4 H d;
 // no R term (decode rows run in a kernel of their own); the projections are GEMMs, those to the latents repeated on every rank.
-// Pipeline stages run one after another for a step; the transfer between them is free.
+// Pipeline stages: pipeline.hpp.
 
 #include <vector>
 
@@ -31,10 +31,24 @@
 
 namespace kvsim {
 
+/// The keys of `step_time` beside the model's name.
+struct PhysicsOptions {
+    std::string model;
+    double flop_scale = 1;
+    double bandwidth_scale = 1;
+    double link_scale = 1;
+    config::FineDuration cpu_per_step{1e6};
+    config::FineDuration cpu_per_sequence{22e3};
+    bool enforce_eager = false;
+    config::FineDuration eager_launch{6e3};
+    std::vector<std::int64_t> capture_sizes;  ///< empty: the default ones
+    std::string leave_out;
+};
+
 class PhysicsModel final : public StepTimeModel {
 public:
     /// `deployment` has a model with its whole shape; `constants` has no blank but fp8_factor. `tier` opens describe().
-    PhysicsModel(const StepTimeConstants& constants, const Deployment& deployment, std::string tier);
+    PhysicsModel(const StepTimeConstants& constants, const Deployment& deployment, std::string tier, PhysicsOptions options);
 
     [[nodiscard]] SimDuration duration(const StepShape& shape) const override;
     [[nodiscard]] std::optional<DecodeLine> decode_line(std::int64_t rows) const override;
@@ -48,6 +62,7 @@ private:
         double flop_us;
     };
     [[nodiscard]] double gemm(double m, double n, double k, const Precision& precision) const;
+    [[nodiscard]] std::int64_t padded(std::int64_t tokens) const;
     [[nodiscard]] double token_kernels(std::int64_t tokens) const;  ///< everything that depends on T alone, all layers
     [[nodiscard]] double projections(double t) const;
     [[nodiscard]] double elementwise(double t, bool dense) const;
@@ -60,6 +75,7 @@ private:
     [[nodiscard]] double mixed_attention(const StepShape& shape) const;
 
     StepTimeConstants c_;
+    PhysicsOptions options_;
     ModelSpec model_;
     std::string description_;
     bool async_;
@@ -69,7 +85,7 @@ private:
     double bandwidth_;                                     // bytes/us
     double flops_;                                         // FLOP/us
     double link_;                                          // bytes/us
-    Precision linear_, kept_;
+    Precision linear_, kept_, experts_;
     double kv_read_;           ///< bytes of KV per context token and layer, per GPU
     double context_us_;        ///< per context token of a decode-only step, one layer
     double mixed_context_us_;  ///< per context token of the decode rows of a mixed step, one layer
