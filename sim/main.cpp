@@ -22,6 +22,7 @@ constexpr std::array commands{
     Command{"run", "simulate scenarios (the default: kvsim SCENARIO.yaml...)", run_command},
     Command{"memory", "how much KV cache fits, term by term, and how many requests that serves", memory_command},
     Command{"conformance", "replay recorded engine decisions and compare step by step", conformance_command},
+    Command{"calibrate", "fit the few constants of the step time to measured runs", calibrate_command},
     Command{"validate", "replay measured runs and print the error of the model", validate_command},
     Command{"check", "validate scenarios without running them; statistics of a trace", check_command},
     Command{"list", "the models, GPUs, presets and pieces a scenario may name", list_command},

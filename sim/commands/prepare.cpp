@@ -46,10 +46,12 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
 
 }  // namespace
 
-Prepared prepare(const std::filesystem::path& file, const std::vector<std::string>& sets, config::Diagnostics& diagnostics) {
+Prepared prepare(const std::filesystem::path& file, const std::vector<std::string>& sets, config::Diagnostics& diagnostics,
+                 const std::vector<std::string>& overlays) {
     Prepared p;
     config::Value root = config::load_yaml(file, diagnostics);
     if (!diagnostics.ok()) return p;
+    for (const std::string& overlay : overlays) config::merge(root, config::load_yaml(overlay, diagnostics), diagnostics);
     for (const std::string& assignment : sets) config::apply_set(root, assignment, diagnostics);
     p.scenario = config::read_scenario(root, file, diagnostics);
     if (!root.is_map()) return p;  // it lacks every key; that it is no map has been reported
@@ -75,13 +77,14 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     return p;
 }
 
-std::vector<Prepared> prepare_all(const std::vector<std::string>& files, const std::vector<std::string>& sets) {
+std::vector<Prepared> prepare_all(const std::vector<std::string>& files, const std::vector<std::string>& sets,
+                                  const std::vector<std::string>& overlays) {
     std::vector<Prepared> all;
     std::string errors;
     for (const std::string& file : files) {
         try {
             config::Diagnostics diagnostics;
-            all.push_back(prepare(file, sets, diagnostics));
+            all.push_back(prepare(file, sets, diagnostics, overlays));
             diagnostics.throw_if_errors();
         } catch (const UserError& e) {
             if (!errors.empty()) errors += '\n';

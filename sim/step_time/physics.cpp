@@ -44,16 +44,16 @@ const config::Schema<PhysicsOptions>& schema() {
             .by_default("1"),
         field("cpu_per_step", &P::cpu_per_step, "CPU time between synchronous steps", config::non_negative)
             .by_default("1000us"),
-        field("cpu_per_sequence", &P::cpu_per_sequence, "CPU time between synchronous steps per sequence",
-              config::non_negative)
+        field("cpu_per_sequence", &P::cpu_per_sequence, "CPU time between synchronous steps per sequence", config::non_negative)
             .by_default("22us"),
         field("enforce_eager", &P::enforce_eager, "no CUDA graphs: no padding, and launching a kernel costs eager_launch")
             .by_default("false"),
         field("eager_launch", &P::eager_launch, "CPU time to launch one kernel without CUDA graphs (assumed)",
               config::non_negative)
             .by_default("6us"),
-        field("cudagraph_capture_sizes", &P::capture_sizes,
-              "tokens that steps are padded to (1, 2, 4, multiples of 8 to 256, of 16 to 512); larger steps run without graphs"),
+        field(
+            "cudagraph_capture_sizes", &P::capture_sizes,
+            "tokens that steps are padded to (1, 2, 4, multiples of 8 to 256, of 16 to 512); larger steps run without graphs"),
         field("leave_out", &P::leave_out,
               "roofline: this row of step_time.yaml takes no part in the median, as if nobody had measured the card")};
     return table;
@@ -228,7 +228,8 @@ double PhysicsModel::experts(double t) const {
     const double width = static_cast<double>(model_.moe.intermediate) / tp_;
     const double touched = e * (1 - std::pow(1 - k / e, t));
     const double bytes = touched * 3 * hidden_ * width * experts_.weight_bytes + 2 * t * k * (2 * hidden_ + 3 * width);
-    double us = c_.mt0 + p_norm(bytes / (bandwidth_ * c_.meb), 6 * t * k * hidden_ * width / (experts_.flop_us * c_.mef), c_.mp);
+    double us =
+        c_.mt0 + p_norm(bytes / (bandwidth_ * c_.meb), 6 * t * k * hidden_ * width / (experts_.flop_us * c_.mef), c_.mp);
     us += gemm(t, e, hidden_, kept_);
     if (model_.moe.shared_intermediate > 0) {
         const double shared = static_cast<double>(model_.moe.shared_intermediate) / tp_;

@@ -37,8 +37,9 @@ struct Table {
 const config::Schema<Table>& schema() {
     static const config::Schema<Table> table{
         config::field("model", &Table::model, "table"),
-        config::field("path", &Table::path, "folder with dense.csv, attention.csv, per_sequence.csv (moe.csv, skew_fit.csv), or "
-                                            "the one above with tp1, tp2, ...; relative to the scenario's folder")
+        config::field("path", &Table::path,
+                      "folder with dense.csv, attention.csv, per_sequence.csv (moe.csv, skew_fit.csv), or "
+                      "the one above with tp1, tp2, ...; relative to the scenario's folder")
             .need(),
         config::field("extrapolate", &Table::extrapolate,
                       "go on linearly beyond the largest profiled value instead of stopping")
@@ -214,12 +215,14 @@ private:
 class TableStep final : public StepTimeModel {
 public:
     TableStep(const fs::path& folder, const Table& t, const Deployment& d, const std::optional<StepTimeConstants>& constants)
-        : model_(*d.model), extrapolate_(t.extrapolate), tp_(static_cast<double>(d.tensor_parallel_size)),
+        : model_(*d.model),
+          extrapolate_(t.extrapolate),
+          tp_(static_cast<double>(d.tensor_parallel_size)),
           async_(d.engine.async_scheduling) {
         read_layers(folder / "dense.csv", "tokens", dense_, dense_file_);
         read_layers(folder / "per_sequence.csv", "sequences", dense_, sequence_file_);
         read_grid<4>(folder / "attention.csv", {"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"}, attention_,
-                  attention_file_);
+                     attention_file_);
         if (model_.moe_layers() > 0) read_grid<2>(folder / "moe.csv", {"tokens", "activated_experts"}, moe_, moe_file_);
         std::error_code ignored;
         if (t.skew && fs::exists(folder / "skew_fit.csv", ignored)) skew_.emplace(folder / "skew_fit.csv");
@@ -302,8 +305,8 @@ private:
         }
         if (tp_ > 1) {
             const double bytes = 2 * t * static_cast<double>(model_.hidden);
-            us += 2 * layers * (link_.ar_a + link_.ar_a2 * (tp_ - 2) +
-                                2 * (tp_ - 1) / tp_ * bytes / (link_.link_gb_s * 1e3 * link_.ar_e));
+            us += 2 * layers *
+                  (link_.ar_a + link_.ar_a2 * (tp_ - 2) + 2 * (tp_ - 1) / tp_ * bytes / (link_.link_gb_s * 1e3 * link_.ar_e));
         }
         return token_cache_[padded] = us;
     }
@@ -342,8 +345,8 @@ private:
         }
         for (const PrefillChunk& other : shape.chunks) {
             if (&other == largest) continue;
-            const double alone =
-                attention({std::max(16.0, static_cast<double>(other.new_tokens)), static_cast<double>(other.context_before), 0, 0});
+            const double alone = attention(
+                {std::max(16.0, static_cast<double>(other.new_tokens)), static_cast<double>(other.context_before), 0, 0});
             us += std::max(0.0, alone - floor_);
         }
         return us;
@@ -393,8 +396,9 @@ std::unique_ptr<StepTimeModel> make_table_step(const Deployment& deployment, con
             if (!constants) constants = deployment.catalog.median_constants(*deployment.gpu, params.mark, diagnostics);
         }
         if (!constants || !(constants->link_gb_s > 0)) {
-            diagnostics.error(params.mark, "step-time model table: profiles have no collectives; with tensor_parallel_size > 1 "
-                                           "`hardware.gpu` must state a link");
+            diagnostics.error(params.mark,
+                              "step-time model table: profiles have no collectives; with tensor_parallel_size > 1 "
+                              "`hardware.gpu` must state a link");
             return nullptr;
         }
     }

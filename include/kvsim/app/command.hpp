@@ -68,6 +68,7 @@ int conformance_command(const std::vector<std::string>& args);
 int check_command(const std::vector<std::string>& args);
 int list_command(const std::vector<std::string>& args);
 int schema_command(const std::vector<std::string>& args);
+int calibrate_command(const std::vector<std::string>& args);
 int validate_command(const std::vector<std::string>& args);
 
 }  // namespace kvsim::app
