@@ -162,6 +162,14 @@ private:
         if (const auto share = table_.number(row_, "gpu_memory_utilization")) add("gpu_memory_utilization", shortest(*share));
         if (const auto on = boolean(table_, row_, "prefix_caching")) add("enable_prefix_caching", *on ? "true" : "false");
         if (const auto on = boolean(table_, row_, "chunked_prefill")) add("enable_chunked_prefill", *on ? "true" : "false");
+        // vLLM keeps every token of chunked-attention layers unless VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE is set;
+        // its block counts are then those of full attention.
+        config::Diagnostics ignored;
+        const std::optional<ModelSpec> spec = Catalog::open().model(run_.model, {}, ignored);
+        if (spec && std::any_of(spec->attention.begin(), spec->attention.end(),
+                                [](const AttentionGroup& group) { return group.kind == "chunked"; })) {
+            add("disable_hybrid_kv_cache_manager", "true");
+        }
         const std::string flags = lower(text("other_flags"));
         if (flags.find("kv-cache fp8") != std::string::npos || flags.find("kv_cache_dtype=fp8") != std::string::npos) {
             add("kv_cache_dtype", "fp8");
@@ -503,38 +511,6 @@ private:
     MeasuredRun run_;
 };
 
-/// The model's facts with windowed layers counted as full ones: the KV manager keeps every token, which needs more memory than
-/// the engine does and changes nothing while blocks are plenty.
-std::string as_full_attention(const ModelSpec& m) {
-    std::string out = "{name: " + in_quotes(m.name);
-    const auto add = [&](std::string_view key, std::int64_t value) {
-        if (value != 0) out += ", " + std::string(key) + ": " + std::to_string(value);
-    };
-    add("layers", m.layers);
-    add("hidden", m.hidden);
-    add("intermediate", m.intermediate);
-    add("heads", m.heads);
-    add("kv_heads", m.kv_heads);
-    add("head_dim", m.head_dim);
-    add("vocab", m.vocab);
-    add("max_context", m.max_context);
-    add("parameters", m.parameters);
-    out += ", dtype: " + m.dtype + ", mlp: " + m.mlp;
-    for (const auto& [key, on] : {std::pair{"tie_embeddings", m.tie_embeddings}, std::pair{"qkv_bias", m.qkv_bias},
-                                  std::pair{"qk_norm", m.qk_norm}, std::pair{"learned_positions", m.learned_positions}}) {
-        if (on) out += std::string(", ") + key + ": true";
-    }
-    if (m.is_moe()) {
-        out += ", moe: {experts: " + std::to_string(m.moe.experts) + ", top_k: " + std::to_string(m.moe.top_k) +
-               ", intermediate: " + std::to_string(m.moe.intermediate);
-        if (m.moe.shared_intermediate > 0) out += ", shared_intermediate: " + std::to_string(m.moe.shared_intermediate);
-        if (m.moe.first_dense_layers > 0) out += ", first_dense_layers: " + std::to_string(m.moe.first_dense_layers);
-        if (m.moe.layer_step > 1) out += ", layer_step: " + std::to_string(m.moe.layer_step);
-        out += "}";
-    }
-    return out + "}";
-}
-
 Outcome run_requests(const MeasuredRun& run, const Deployment& deployment, const StepTimeModel& step_time, SimDuration api) {
     SimulationOptions options;
     options.engine = deployment.engine;
@@ -607,26 +583,17 @@ std::vector<MeasuredRun> read_measured_runs(const CsvTable& table, const std::fi
 
 BuiltRun build(const MeasuredRun& run, const std::vector<std::string>& overlays, const std::vector<std::string>& sets) {
     const std::string& where = run.stages.empty() ? run.model : run.stages.front().label;
-    const auto attempt = [&](const std::string& yaml) {
-        config::Diagnostics diagnostics;
-        config::Value root = config::parse_yaml(yaml, where, diagnostics);
-        for (const std::string& overlay : overlays) config::merge(root, config::load_yaml(overlay, diagnostics), diagnostics);
-        for (const std::string& assignment : sets) config::apply_set(root, assignment, diagnostics);
-        BuiltRun out;
-        out.scenario = config::read_scenario(root, {}, diagnostics);
-        out.deployment = resolve_deployment(out.scenario, Catalog::open(), diagnostics);
-        diagnostics.throw_if_errors();
-        return out;
-    };
-    const std::string workload = "workload: {requests: 1, arrivals: all_at_once, prompt_tokens: 1, output_tokens: 1}\n";
-    config::Diagnostics ignored;
-    const std::optional<ModelSpec> spec = Catalog::open().model(run.model, {}, ignored);
-    if (!spec || spec->unsupported().empty()) return attempt(run.scenario_yaml + workload);
-    std::string yaml = run.scenario_yaml;
-    yaml.replace(0, yaml.find('\n'), "model: " + as_full_attention(*spec));
-    BuiltRun out = attempt(yaml + workload);
-    out.deployment.model->attention = spec->attention;
-    out.deployment.warnings.push_back(spec->unsupported() + "; their KV is counted as if every layer kept every token");
+    config::Diagnostics diagnostics;
+    config::Value root = config::parse_yaml(
+        run.scenario_yaml + "workload: {requests: 1, arrivals: all_at_once, prompt_tokens: 1, output_tokens: 1}\n", where,
+        diagnostics);
+    for (const std::string& overlay : overlays) config::merge(root, config::load_yaml(overlay, diagnostics), diagnostics);
+    for (const std::string& assignment : sets) config::apply_set(root, assignment, diagnostics);
+    BuiltRun out;
+    out.scenario = config::read_scenario(root, {}, diagnostics);
+    out.deployment = resolve_deployment(out.scenario, Catalog::open(), diagnostics);
+    diagnostics.throw_if_errors();
+    if (const std::string why = out.deployment.unsupported_run(); !why.empty()) throw UserError(why);
     return out;
 }
 
