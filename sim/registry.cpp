@@ -13,10 +13,12 @@ std::unique_ptr<StepTimeModel> make_affine_step(const Deployment&, const config:
 std::unique_ptr<StepTimeModel> make_constant_step(const Deployment&, const config::Value&, config::Diagnostics&);
 std::unique_ptr<StepTimeModel> make_fitted_step(const Deployment&, const config::Value&, config::Diagnostics&);
 std::unique_ptr<StepTimeModel> make_roofline_step(const Deployment&, const config::Value&, config::Diagnostics&);
+std::unique_ptr<StepTimeModel> make_table_step(const Deployment&, const config::Value&, config::Diagnostics&);
 std::vector<config::FieldDoc> affine_step_docs();
 std::vector<config::FieldDoc> constant_step_docs();
 std::vector<config::FieldDoc> fitted_step_docs();
 std::vector<config::FieldDoc> roofline_step_docs();
+std::vector<config::FieldDoc> table_step_docs();
 
 std::span<const Entry<MakeStepTime>> step_time_models() {
     static constexpr Entry<MakeStepTime> table[] = {
@@ -25,6 +27,7 @@ std::span<const Entry<MakeStepTime>> step_time_models() {
         {"roofline", "datasheet of the GPU with the median efficiencies of the fitted ones", roofline_step_docs,
          make_roofline_step},
         {"fitted", "kernel constants fitted on this GPU", fitted_step_docs, make_fitted_step},
+        {"table", "layers profiled on the GPU, interpolated", table_step_docs, make_table_step},
     };
     return table;
 }

@@ -18,6 +18,7 @@ int check_command(const std::vector<std::string>& args) {
                       "kvsim check [SCENARIO.yaml...] [options]",
                       "Validates scenarios and lists everything that is wrong with them; describes traces.",
                       {{"set", "KEY.PATH=VALUE", "change a key of the scenarios first", true},
+                       {"overlay", "FILE.yaml", "lay this file over the scenarios first", true},
                        {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
                        {"stats", "TRACE", "print what a trace holds: lengths, arrivals, prefix reuse", true},
                        {"trace-format", "FORMAT", "of the trace; by default its content tells"},
@@ -45,7 +46,8 @@ int check_command(const std::vector<std::string>& args) {
     for (const std::string& file : given->positional) {
         try {
             config::Diagnostics diagnostics;
-            const Prepared prepared = prepare(file, given->all("set"), diagnostics, given->text("catalog").value_or(""));
+            const Prepared prepared =
+                prepare(file, given->all("set"), diagnostics, given->text("catalog").value_or(""), given->all("overlay"));
             for (const std::string& warning : diagnostics.warnings()) log_diagnostic(warning);
             diagnostics.throw_if_errors();
             for (const std::string& warning : prepared.deployment.warnings) log_warning(file + ": " + warning);

@@ -47,10 +47,11 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
 }  // namespace
 
 Prepared prepare(const std::filesystem::path& file, const std::vector<std::string>& sets, config::Diagnostics& diagnostics,
-                 const std::filesystem::path& catalog) {
+                 const std::filesystem::path& catalog, const std::vector<std::string>& overlays) {
     Prepared p;
     config::Value root = config::load_yaml(file, diagnostics);
     if (!diagnostics.ok()) return p;
+    for (const std::string& overlay : overlays) config::merge(root, config::load_yaml(overlay, diagnostics), diagnostics);
     for (const std::string& assignment : sets) config::apply_set(root, assignment, diagnostics);
     p.scenario = config::read_scenario(root, file, diagnostics);
     if (!root.is_map()) return p;  // it lacks every key; that it is no map has been reported
@@ -80,13 +81,13 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
 }
 
 std::vector<Prepared> prepare_all(const std::vector<std::string>& files, const std::vector<std::string>& sets,
-                                  const std::filesystem::path& catalog) {
+                                  const std::filesystem::path& catalog, const std::vector<std::string>& overlays) {
     std::vector<Prepared> all;
     std::string errors;
     for (const std::string& file : files) {
         try {
             config::Diagnostics diagnostics;
-            all.push_back(prepare(file, sets, diagnostics, catalog));
+            all.push_back(prepare(file, sets, diagnostics, catalog, overlays));
             diagnostics.throw_if_errors();
         } catch (const UserError& e) {
             if (!errors.empty()) errors += '\n';

@@ -39,6 +39,7 @@ const Usage& usage() {
         "Simulates each scenario, prints its summary and writes summary.csv, requests.csv, timeline.csv and summary.json.\n"
         "Every scenario is validated before the first one runs.",
         {{"set", "KEY.PATH=VALUE", "change a key of the scenario: --set engine.max_num_seqs=64", true},
+         {"overlay", "FILE.yaml", "lay this file's keys over the scenario, as kvsim calibrate writes it", true},
          {"seed", "N", "the same as --set seed=N"},
          {"out", "DIR", "where the files go (results/NAME); with several scenarios DIR/NAME/ and DIR/summary.csv"},
          {"format", "FORMAT", "what is printed: table, vllm, json, csv or markdown (table)"},
@@ -196,7 +197,7 @@ int run_command(const std::vector<std::string>& args) {
     std::vector<std::string> sets = given->all("set");
     if (const auto seed = given->text("seed")) sets.push_back("seed=" + *seed);
 
-    std::vector<Prepared> all = prepare_all(files, sets, given->text("catalog").value_or(""));
+    std::vector<Prepared> all = prepare_all(files, sets, given->text("catalog").value_or(""), given->all("overlay"));
     check_names(all);
     const std::vector<OutputFolder> folders = make_folders(all, given->text("out"));
 

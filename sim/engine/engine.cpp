@@ -132,8 +132,11 @@ void Engine::decode(Batch& batch, const LiveRequest& request, [[maybe_unused]] c
     KVSIM_DCHECK(row.computed == request.computed && row.tokens == 1, "a decode row is one token");
     ++batch.shape.tokens;
     ++batch.shape.decode_rows;
-    batch.shape.decode_context += request.computed + 1;
-    for (WindowContext& window : batch.windows) window.context += window.attended(request.computed + 1);
+    const std::int64_t context = request.computed + 1;
+    batch.shape.decode_context += context;
+    batch.shape.longest_context = std::max(batch.shape.longest_context, context);
+    batch.shape.shortest_context = batch.shape.decode_rows == 1 ? context : std::min(batch.shape.shortest_context, context);
+    for (WindowContext& window : batch.windows) window.context += window.attended(context);
 }
 
 std::int64_t Engine::preempt(Batch& batch, std::size_t index) {

@@ -409,8 +409,8 @@ private:
     std::int64_t events_ = 0;
 };
 
-bool fast_form(const SimulationOptions& options, const Workload& workload) {
-    const bool exact = !options.on_step && FastEngine::handles(options.engine) &&
+bool fast_form(const SimulationOptions& options, const StepTimeModel& step_time, const Workload& workload) {
+    const bool exact = !options.on_step && !step_time.needs_context_range() && FastEngine::handles(options.engine) &&
                        (!options.engine.enable_prefix_caching || workload.outputs_are_private());
     KVSIM_CHECK(options.form != EngineForm::fast || exact, "the fast form was asked for where it is not exact");
     return exact && options.form != EngineForm::per_request;
@@ -419,7 +419,7 @@ bool fast_form(const SimulationOptions& options, const Workload& workload) {
 }  // namespace
 
 Outcome simulate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload) {
-    if (!fast_form(options, workload)) return Simulation<Engine, false>(options, step_time, router, workload).run();
+    if (!fast_form(options, step_time, workload)) return Simulation<Engine, false>(options, step_time, router, workload).run();
     if (options.replicas == 1) return Simulation<FastEngine, true>(options, step_time, router, workload).run();
     return Simulation<FastEngine, false>(options, step_time, router, workload).run();
 }

@@ -73,5 +73,7 @@ int list_command(const std::vector<std::string>& args);
 int schema_command(const std::vector<std::string>& args);
 int selftest_command(const std::vector<std::string>& args);
 int workload_command(const std::vector<std::string>& args);
+int calibrate_command(const std::vector<std::string>& args);
+int validate_command(const std::vector<std::string>& args);
 
 }  // namespace kvsim::app
