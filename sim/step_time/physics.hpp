@@ -74,10 +74,11 @@ private:
     double context_us_;        ///< per context token of a decode-only step, one layer
     double mixed_context_us_;  ///< per context token of the decode rows of a mixed step, one layer
     double chunk_flop_;        ///< FLOP per (new token x context token) of a chunk, one layer
-    // Prices by T and by rows, filled when first asked; NaN = not yet.
+    // By T, by rows and by tiles of 128 tokens, filled when first asked; NaN = not yet.
     mutable std::vector<double> token_cache_;
     mutable std::vector<double> head_cache_;
     mutable std::vector<double> decode_cache_;
+    mutable std::vector<double> fill_cache_;
 };
 
 /// Reports what a physical step time needs and the deployment lacks; then false.
