@@ -46,7 +46,7 @@ public:
         return lines_[at].has ? &lines_[at].line : nullptr;
     }
     [[nodiscard]] SimDuration price(const StepShape& shape) {
-        if (shape.chunks.empty() && shape.sampled == shape.decode_rows) {
+        if (shape.chunks.empty() && shape.windows.empty() && shape.sampled == shape.decode_rows) {
             if (const DecodeLine* const l = line(shape.decode_rows))
                 return round_step(l->base_ns + l->per_context_ns * static_cast<double>(shape.decode_context));
         }
@@ -182,7 +182,7 @@ public:
             counters_.tokens += passed.steps * rows;
             integrals_.stepping += end_ - first_end + (next ? next->duration - first_pending : SimDuration{});
             used_dt_ -= passed.block_instants;
-            reserved_dt_ -= passed.block_instants * engine_.args().block_size - passed.instants * rows;
+            reserved_dt_ -= passed.block_instants * engine_.slots_per_block() - passed.instants * rows;
             used_ = engine_.used_blocks();
             held_ = engine_.held();
             integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_);
@@ -199,7 +199,7 @@ public:
         used_dt_ += static_cast<Int128>(used_) * t;
         reserved_dt_ += static_cast<Int128>(held_.reserved) * t;
         internal_dt_ += static_cast<Int128>(held_.internal) * t;
-        const std::int64_t slots = engine_.args().block_size;
+        const std::int64_t slots = engine_.slots_per_block();
         integrals_.blocks_used_dt += used_dt_;
         integrals_.slots_token_dt += used_dt_ * slots - reserved_dt_ - internal_dt_;
         integrals_.slots_reserved_dt += reserved_dt_;
