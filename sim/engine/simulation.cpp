@@ -320,12 +320,10 @@ private:
                 s.waiting = state.waiting;
                 s.kv_blocks_used = state.used_blocks;
                 s.preemptions = state.preemptions;
-                if (state.in_progress) {
-                    s.step = state.in_progress->duration;
-                    s.batch_tokens = state.in_progress->shape.tokens;
-                    s.decode_tokens = state.in_progress->shape.decode_rows;
-                    s.prefill_tokens = s.batch_tokens - s.decode_tokens;
-                }
+                s.step = state.step;
+                s.batch_tokens = state.batch_tokens;
+                s.decode_tokens = state.decode_rows;
+                s.prefill_tokens = s.batch_tokens - s.decode_tokens;
             }
         }
     }
@@ -354,7 +352,7 @@ private:
                 }
             }
         }
-        for (const auto& replica : replicas_) replica->integrate(out_.end);
+        for (const auto& replica : replicas_) replica->settle(out_.end);
         if (next_sample_ != never) sample_timeline(now_ + SimDuration(1));
         out_.counters.completed_by_last_arrival = completed_by_last_arrival_;
         out_.counters.max_output_tokens_per_s = tokens_.peak();

@@ -373,8 +373,11 @@ double PhysicsModel::mixed_attention(const Mixer& mixer, const StepShape& shape)
     for (const PrefillChunk& chunk : shape.chunks) {
         const auto s = static_cast<double>(chunk.new_tokens);
         const double full = s * (chunk_context(mixer, chunk) + c_.dl) * mixer.chunk_flop / (flops_ * c_.ef_a);
-        const double fill = heads_ * static_cast<double>(ceil_div(chunk.new_tokens, 128)) / c_.sm_count;
-        us += fill < 1 ? full / std::pow(fill, c_.w_a) : full;
+        const std::int64_t tiles = ceil_div(chunk.new_tokens, 128);
+        us += full / cached(fill_cache_, tiles, [&] {
+                  const double fill = heads_ * static_cast<double>(tiles) / c_.sm_count;
+                  return fill < 1 ? std::pow(fill, c_.w_a) : 1;
+              });
         us += s * (static_cast<double>(chunk.context_before) + s / 2) * mixer.index_flop / (flops_ * c_.ef_a);
         longest = std::max(longest, chunk.new_tokens);
     }

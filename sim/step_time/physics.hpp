@@ -116,10 +116,11 @@ private:
     double flops_;           // FLOP/us
     double link_;            // bytes/us
     Precision linear_, kept_, experts_;
-    // Prices by T and by rows, filled when first asked; NaN = not yet.
+    // By T, by rows and by tiles of 128 tokens, filled when first asked; NaN = not yet.
     mutable std::vector<double> token_cache_;
     mutable std::vector<double> head_cache_;
     mutable std::vector<double> decode_cache_;
+    mutable std::vector<double> fill_cache_;
 };
 
 /// Reports what a physical step time needs and the deployment lacks; then false.

@@ -1,10 +1,10 @@
 #pragma once
 // Integer log-linear histogram: exact counts, bounded relative error, no logarithm, so the same on every machine.
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kvsim/base/check.hpp"
@@ -12,11 +12,14 @@
 
 namespace kvsim {
 
+/// Binary logarithm of the width of the bin of value >= 0, as below.
+constexpr int log_linear_shift(std::int64_t value, int bits) {
+    return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(value) | (std::uint64_t{1} << bits))) - 1 - bits;
+}
 /// Monotone bin of value >= 0: one bin per value below 2^(bits+1), above that 2^bits equal bins per power of two.
 constexpr std::size_t log_linear_bin(std::int64_t value, int bits) {
-    const auto v = static_cast<std::uint64_t>(value);
-    const int shift = static_cast<int>(std::bit_width(v | (std::uint64_t{1} << bits))) - 1 - bits;
-    return (static_cast<std::size_t>(shift) << bits) + static_cast<std::size_t>(v >> shift);
+    const int shift = log_linear_shift(value, bits);
+    return (static_cast<std::size_t>(shift) << bits) + static_cast<std::size_t>(static_cast<std::uint64_t>(value) >> shift);
 }
 /// How many bins cover every int64 >= 0.
 constexpr std::size_t log_linear_bins(int bits) {
@@ -40,41 +43,24 @@ public:
     }
     void merge(const LogLinearHistogram& other);  ///< same bits
 
-    /// A sequence of values that hardly change from one to the next, each counted `count` times. What they share is added once
-    /// at the end: tell close() how many there were, their sum, and two values between which all of them lie.
-    class Slow {
-    public:
-        Slow(LogLinearHistogram& into, std::int64_t count) : into_(into), count_(count) {}
-        void add(std::int64_t value) {
-            if (value < low_ || value > high_) [[unlikely]]
-                turn(value);
-            ++in_bin_;
+    /// add() for each of `values` with the same `count`. The caller knows their `sum`, and `low` and `high` between which all
+    /// of them lie and which are the least and the greatest.
+    void add_each(std::span<const std::int64_t> values, std::int64_t count, std::int64_t sum, std::int64_t low,
+                  std::int64_t high) {
+        if (count == 0) return;
+        total_ += static_cast<std::int64_t>(values.size()) * count;
+        sum_ += static_cast<Int128>(sum) * count;
+        if (low < min_) min_ = low;
+        if (high > max_) max_ = high;
+        // Within a power of two, bins are as wide as each other.
+        if (log_linear_shift(low, bits_) == log_linear_shift(high, bits_)) {
+            const int shift = log_linear_shift(low, bits_);
+            std::int64_t* const counts = counts_.data() + (static_cast<std::size_t>(shift) << bits_);
+            for (const std::int64_t value : values) counts[static_cast<std::uint64_t>(value) >> shift] += count;
+        } else {
+            for (const std::int64_t value : values) counts_[log_linear_bin(value, bits_)] += count;
         }
-        void close(std::int64_t values, Int128 sum, std::int64_t a, std::int64_t b) {
-            turn(0);
-            if (values == 0 || count_ == 0) return;
-            into_.total_ += values * count_;
-            into_.sum_ += sum * count_;
-            into_.min_ = std::min({into_.min_, a, b});
-            into_.max_ = std::max({into_.max_, a, b});
-        }
-
-    private:
-        void turn(std::int64_t value) {
-            into_.counts_[bin_] += in_bin_ * count_;
-            in_bin_ = 0;
-            bin_ = log_linear_bin(value, into_.bits_);
-            const int shift = std::max(0, static_cast<int>(bin_ >> into_.bits_) - 1);
-            low_ = (value >> shift) << shift;
-            high_ = low_ + (std::int64_t{1} << shift) - 1;
-        }
-        LogLinearHistogram& into_;
-        std::int64_t count_;
-        std::int64_t low_ = 0;  // bounds of the bin last met
-        std::int64_t high_ = -1;
-        std::size_t bin_ = 0;
-        std::int64_t in_bin_ = 0;
-    };
+    }
 
     [[nodiscard]] std::int64_t count() const { return total_; }
     [[nodiscard]] double mean() const;                ///< exact sum / count; 0 when empty
