@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <utility>
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/process.hpp"

@@ -44,6 +44,7 @@ const Usage& usage() {
          {"format", "FORMAT", "what is printed: table, vllm, json, csv or markdown (table)"},
          {"assert", "'METRIC OP VALUE'", "exit 1 unless it holds: 'ttft_p99 <= 2s', 'preemptions == 0'", true},
          {"steps", "FILE", "log every engine step as a JSON line"},
+         {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
          {"quiet", "", "print nothing but errors and failed assertions"},
          {"log-level", "LEVEL", "trace, debug, info, warn, error or off, on standard error (warn)"}},
         "a scenario file",
@@ -194,7 +195,7 @@ int run_command(const std::vector<std::string>& args) {
     std::vector<std::string> sets = given->all("set");
     if (const auto seed = given->text("seed")) sets.push_back("seed=" + *seed);
 
-    std::vector<Prepared> all = prepare_all(files, sets);
+    std::vector<Prepared> all = prepare_all(files, sets, given->text("catalog").value_or(""));
     check_names(all);
     const std::vector<OutputFolder> folders = make_folders(all, given->text("out"));
 

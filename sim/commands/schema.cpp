@@ -33,6 +33,7 @@ void table(const std::vector<config::FieldDoc>& docs) {
     print("| key | type | default | range | meaning |\n|---|---|---|---|---|\n");
     for (const config::FieldDoc& doc : docs) {
         std::string range = config::describe(doc.range);
+        if (doc.type == "duration" && !range.empty()) range += " s";
         for (const std::string& choice : doc.choices) range += (range.empty() ? "" : ", ") + choice;
         print("| `" + doc.key + "` | " + cell(doc.type) + " | " + cell(doc.default_text) + " | " + cell(range) + " | " +
               cell(doc.doc) + " |\n");

@@ -1,7 +1,5 @@
 #include "kvsim/engine/capacity.hpp"
 
-#include <algorithm>
-
 #include "kvsim/base/check.hpp"
 
 namespace kvsim {

@@ -112,7 +112,7 @@ void put_record(Pen& pen, const StepRecord& r, Quoted& quoted, bool with_time) {
     for (std::size_t i = 0; i < r.scheduled.size(); ++i) {
         const ScheduledRow& row = r.scheduled[i];
         const std::string& name = quoted(row.id);
-        pen.room(64 + name.size() + (row.blocks.size() + 2) * number_room);
+        pen.room(64 + name.size() + 4 * (row.tables.size() + 1) + (row.blocks.size() + 2) * number_room);
         if (i > 0) pen.put(",");
         pen.put("{\"id\":");
         pen.put(name);
@@ -122,12 +122,22 @@ void put_record(Pen& pen, const StepRecord& r, Quoted& quoted, bool with_time) {
         pen.put(row.computed);
         pen.put(",\"k\":\"");
         pen.put(kind_name(row.kind));
-        pen.put("\",\"b\":[");
-        for (std::size_t b = 0; b < row.blocks.size(); ++b) {
-            if (b > 0) pen.put(",");
-            pen.put(row.blocks[b]);
+        pen.put("\",\"b\":");
+        // One list, or a list of lists when there are several tables.
+        const std::size_t tables = std::max<std::size_t>(1, row.tables.size());
+        if (!row.tables.empty()) pen.put("[");
+        for (std::size_t t = 0, b = 0; t < tables; ++t) {
+            if (t > 0) pen.put(",");
+            pen.put("[");
+            const std::size_t end = row.tables.empty() ? row.blocks.size() : b + static_cast<std::size_t>(row.tables[t]);
+            for (const std::size_t begin = b; b < end; ++b) {
+                if (b > begin) pen.put(",");
+                pen.put(row.blocks[b]);
+            }
+            pen.put("]");
         }
-        pen.put("]}");
+        if (!row.tables.empty()) pen.put("]");
+        pen.put("}");
     }
     pen.member("],\"total\":", r.total_tokens);
     put_ids(pen, ",\"preempted\":", r.preempted, quoted);

@@ -1,6 +1,8 @@
 #include "kvsim/engine/waiting_queue.hpp"
 
 #include <algorithm>
+#include <deque>
+#include <set>
 #include <tuple>
 
 #include "kvsim/base/check.hpp"

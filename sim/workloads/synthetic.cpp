@@ -1,5 +1,4 @@
 #include <cmath>
-#include <string>
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/model/workload_pieces.hpp"

@@ -1,9 +1,7 @@
 #pragma once
 // The order in which waiting requests are admitted.
 
-#include <deque>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "kvsim/engine/request.hpp"

@@ -1,8 +1,6 @@
 #pragma once
 // Every replaceable piece is an Entry in one of the tables of sim/registry.cpp: one file with a make function, one line there.
 
-#include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>

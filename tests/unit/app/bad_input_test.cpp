@@ -405,3 +405,9 @@ TEST_CASE("bad input: a run's files appear together or not at all") {
         std::filesystem::remove(folder.path() / "o" / taken);
     }
 }
+
+TEST_CASE("bad input: what is no map lacks no keys") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", "[1, 2]\n");
+    CHECK(run_in(folder, {"s.yaml"}).err == "s.yaml:1:1: error: the scenario must be a map of keys, got a list\n[1, 2]\n^\n");
+}
