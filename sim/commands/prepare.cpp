@@ -76,6 +76,8 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     p.options.warmup_time = p.scenario.measure.warmup_time;
     p.options.warmup_requests = p.scenario.measure.warmup_requests;
     if (p.scenario.output.timeline) p.options.timeline_interval = p.scenario.output.timeline_interval;
+    p.options.keep_requests = p.scenario.output.requests || p.scenario.metrics.exact_percentiles;
+    p.options.slo = p.scenario.slo;
     p.options.stop = &stop_requested();
     return p;
 }

@@ -5,10 +5,9 @@
 #include <boost/accumulators/accumulators.hpp>
 #include <boost/accumulators/statistics/count.hpp>
 #include <boost/accumulators/statistics/max.hpp>
-#include <boost/accumulators/statistics/mean.hpp>
 #include <boost/accumulators/statistics/min.hpp>
+#include <boost/accumulators/statistics/moment.hpp>
 #include <boost/accumulators/statistics/stats.hpp>
-#include <boost/accumulators/statistics/variance.hpp>
 #include <cmath>
 
 #include "kvsim/base/check.hpp"
@@ -19,9 +18,8 @@ namespace kvsim {
 namespace {
 
 namespace acc = boost::accumulators;
-// tag::variance is the immediate (Welford-like) form; lazy_variance cancels catastrophically.
-using Moments = acc::accumulator_set<
-    double, acc::stats<acc::tag::count, acc::tag::mean, acc::tag::variance(acc::immediate), acc::tag::min, acc::tag::max>>;
+// tag::moment<2> is of values less their mean: the lazy variance of raw values cancels catastrophically.
+using Moments = acc::accumulator_set<double, acc::stats<acc::tag::count, acc::tag::moment<2>, acc::tag::min, acc::tag::max>>;
 
 constexpr std::array<double, 4> percentile_ranks{0.5, 0.9, 0.95, 0.99};
 constexpr double ns_per_ms = 1e6;
@@ -36,107 +34,126 @@ double seconds(SimDuration d) {
     return static_cast<double>(d.count()) / ns_per_s;
 }
 
-Distribution distribution(const std::vector<std::int64_t>& column, double unit, bool exact) {
-    Distribution d;
-    if (column.empty()) return d;
-    Moments moments;
-    for (const std::int64_t value : column) moments(static_cast<double>(value));
-    d.count = static_cast<std::int64_t>(acc::count(moments));
-    d.mean = acc::mean(moments) / unit;
-    d.standard_deviation = std::sqrt(std::max(0.0, acc::variance(moments))) / unit;
-    d.min = acc::min(moments) / unit;
-    d.max = acc::max(moments) / unit;
-    std::vector<double> at;
-    if (exact) {
-        at = quantiles(column, percentile_ranks);
-    } else {
-        LogLinearHistogram histogram;
-        for (const std::int64_t value : column) histogram.add(value);
-        for (const double q : percentile_ranks) at.push_back(histogram.quantile(q));
+/// One quantity of every request, in two passes over the records: no column is made.
+class Quantity {
+public:
+    void count(std::int64_t value) {
+        ++count_;
+        sum_ += value;
+        passes_.count(value);
     }
-    d.p50 = at[0] / unit;
-    d.p90 = at[1] / unit;
-    d.p95 = at[2] / unit;
-    d.p99 = at[3] / unit;
-    return d;
-}
+    void turn() {
+        if (count_ > 0) centre_ = static_cast<std::int64_t>(sum_ / count_);
+        passes_.want(count_, percentile_ranks);
+    }
+    void collect(std::int64_t value) {
+        moments_(static_cast<double>(value - centre_));
+        passes_.collect(value);
+    }
+    [[nodiscard]] Distribution distribution(double unit) {
+        Distribution d;
+        if (count_ == 0) return d;
+        const double centre = static_cast<double>(centre_);
+        const double beside = ratio(sum_ - static_cast<Int128>(centre_) * count_, count_);  // the mean less centre_
+        d.count = count_;
+        d.mean = ratio(sum_, count_) / unit;
+        d.standard_deviation = std::sqrt(std::max(0.0, acc::moment<2>(moments_) - beside * beside)) / unit;
+        d.min = (centre + acc::min(moments_)) / unit;
+        d.max = (centre + acc::max(moments_)) / unit;
+        const std::vector<double> at = passes_.values();
+        d.p50 = at[0] / unit;
+        d.p90 = at[1] / unit;
+        d.p95 = at[2] / unit;
+        d.p99 = at[3] / unit;
+        return d;
+    }
 
-Distribution distribution(const LogLinearHistogram& h) {
+private:
+    std::int64_t count_ = 0;
+    Int128 sum_ = 0;
+    std::int64_t centre_ = 0;
+    Moments moments_;
+    QuantilePasses<std::int64_t> passes_;
+};
+
+Distribution distribution(const LogLinearHistogram& h, double unit = ns_per_ms) {
     Distribution d;
     d.count = h.count();
     if (d.count == 0) return d;
-    d.mean = h.mean() / ns_per_ms;
-    d.standard_deviation = h.standard_deviation() / ns_per_ms;
-    d.min = static_cast<double>(h.min()) / ns_per_ms;
-    d.max = static_cast<double>(h.max()) / ns_per_ms;
-    d.p50 = h.quantile(percentile_ranks[0]) / ns_per_ms;
-    d.p90 = h.quantile(percentile_ranks[1]) / ns_per_ms;
-    d.p95 = h.quantile(percentile_ranks[2]) / ns_per_ms;
-    d.p99 = h.quantile(percentile_ranks[3]) / ns_per_ms;
+    d.mean = h.mean() / unit;
+    d.standard_deviation = h.standard_deviation() / unit;
+    d.min = static_cast<double>(h.min()) / unit;
+    d.max = static_cast<double>(h.max()) / unit;
+    d.p50 = h.quantile(percentile_ranks[0]) / unit;
+    d.p90 = h.quantile(percentile_ranks[1]) / unit;
+    d.p95 = h.quantile(percentile_ranks[2]) / unit;
+    d.p99 = h.quantile(percentile_ranks[3]) / unit;
     return d;
 }
 
 // The figures of one set of requests: the measured ones, or all of them.
-struct Tally {
-    std::int64_t requests = 0, completed = 0, rejected = 0, timed_out = 0, met = 0;
-    std::int64_t prompt_tokens = 0, output_tokens = 0;  // of completed requests
-    std::int64_t preemptions = 0, preempted_requests = 0, recomputed_tokens = 0;
-    SimTime first_arrival = never;
-    SimTime last_completion{};
+struct Tally : RequestCounts {
     Distribution prompt, output, ttft, tpot, e2e, queue;
 };
 
-// `get` gives the value of a request, or a negative one to leave it out.
-template <class Get>
-Distribution column_of(const Outcome& outcome, bool measured_only, double unit, bool exact, std::vector<std::int64_t>& scratch,
-                       Get get) {
-    scratch.clear();
-    for (const RequestRecord& r : outcome.requests) {
-        if (measured_only && !r.measured) continue;
-        const std::int64_t value = get(r);
-        if (value >= 0) scratch.push_back(value);
-    }
-    return distribution(scratch, unit, exact);
+Tally tally(const RequestTotals& totals) {
+    Tally t{totals.counts, {}, {}, {}, {}, {}, {}};
+    t.prompt = distribution(totals.prompt, 1);
+    t.output = distribution(totals.output, 1);
+    t.ttft = distribution(totals.ttft);
+    t.tpot = distribution(totals.tpot);
+    t.e2e = distribution(totals.e2e);
+    t.queue = distribution(totals.queue);
+    return t;
 }
 
-Tally tally(const Outcome& outcome, const config::SloConfig& slo, bool measured_only, bool exact) {
-    Tally t;
-    for (const RequestRecord& r : outcome.requests) {
-        if (measured_only && !r.measured) continue;
-        ++t.requests;
-        t.first_arrival = std::min(t.first_arrival, r.arrival);
-        t.preemptions += r.preemptions;
-        t.preempted_requests += r.preemptions > 0;
-        t.recomputed_tokens += r.recomputed_tokens;
-        t.rejected += r.finish == FinishReason::rejected;
-        t.timed_out += r.finish == FinishReason::timed_out;
-        t.met += slo_met(r, slo).value_or(false);
-        if (!completed(r)) continue;
-        ++t.completed;
-        t.prompt_tokens += r.prompt_tokens;
-        t.output_tokens += r.output_tokens;
-        t.last_completion = std::max(t.last_completion, r.arrival + r.e2e);
+Tally tally(const std::vector<RequestRecord>& records, const config::SloConfig& slo, bool measured_only, bool exact) {
+    if (!exact) {
+        RequestTotals totals;
+        for (const RequestRecord& r : records) {
+            if (r.measured || !measured_only) totals.add(r, slo);
+        }
+        return tally(totals);
     }
-    std::vector<std::int64_t> scratch;
-    scratch.reserve(static_cast<std::size_t>(t.requests));
-    const auto latency = [&](SimDuration RequestRecord::*member) {
-        return column_of(outcome, measured_only, ns_per_ms, exact, scratch,
-                         [member](const RequestRecord& r) { return completed(r) ? (r.*member).count() : -1; });
-    };
-    const auto length = [&](std::int32_t RequestRecord::*member) {
-        return column_of(outcome, measured_only, 1, exact, scratch,
-                         [member](const RequestRecord& r) { return completed(r) ? std::int64_t{r.*member} : -1; });
-    };
-    t.prompt = length(&RequestRecord::prompt_tokens);
-    t.output = length(&RequestRecord::output_tokens);
-    t.ttft = latency(&RequestRecord::ttft);
-    t.e2e = latency(&RequestRecord::e2e);
-    t.queue = latency(&RequestRecord::queue);
-    t.tpot = column_of(outcome, measured_only, ns_per_ms, exact, scratch, [](const RequestRecord& r) {
-        const auto tpot = time_per_output_token(r);
-        return tpot ? tpot->count() : -1;
-    });
+    Tally t;
+    Quantity prompt, output, ttft, tpot, e2e, queue;
+    for (const RequestRecord& r : records) {
+        if (measured_only && !r.measured) continue;
+        t.add(r, slo);
+        if (!completed(r)) continue;
+        prompt.count(r.prompt_tokens);
+        output.count(r.output_tokens);
+        ttft.count(r.ttft.count());
+        e2e.count(r.e2e.count());
+        queue.count(r.queue.count());
+        if (const auto per_token = time_per_output_token(r)) tpot.count(per_token->count());
+    }
+    for (Quantity* const q : {&prompt, &output, &ttft, &tpot, &e2e, &queue}) q->turn();
+    for (const RequestRecord& r : records) {
+        if ((measured_only && !r.measured) || !completed(r)) continue;
+        prompt.collect(r.prompt_tokens);
+        output.collect(r.output_tokens);
+        ttft.collect(r.ttft.count());
+        e2e.collect(r.e2e.count());
+        queue.collect(r.queue.count());
+        if (const auto per_token = time_per_output_token(r)) tpot.collect(per_token->count());
+    }
+    t.prompt = prompt.distribution(1);
+    t.output = output.distribution(1);
+    t.ttft = ttft.distribution(ns_per_ms);
+    t.tpot = tpot.distribution(ns_per_ms);
+    t.e2e = e2e.distribution(ns_per_ms);
+    t.queue = queue.distribution(ns_per_ms);
     return t;
+}
+
+std::int64_t arrived(const Outcome& outcome) {
+    return outcome.totals ? outcome.counters.arrivals : static_cast<std::int64_t>(outcome.requests.size());
+}
+
+Tally tally(const Outcome& outcome, const RunInfo& info, bool measured_only) {
+    if (!outcome.totals) return tally(outcome.requests, info.slo, measured_only, info.exact_percentiles);
+    return tally(measured_only || !outcome.totals_all ? *outcome.totals : *outcome.totals_all);
 }
 
 ClientFigures client_figures(const Outcome& outcome, const Tally& t, const Distribution& itl, bool has_slo) {
@@ -247,9 +264,9 @@ void add_warnings(const Outcome& o, Summary& s) {
                              " measured requests; for ten samples above each, needed are: " + weak);
     if (s.completed == 0 && s.requests > 0)
         s.warnings.push_back("no measured request completed: there are no latencies to report");
-    if (o.requests.empty()) s.warnings.push_back("no request arrived within workload.duration: there is nothing to report");
-    if (s.requests == 0 && !o.requests.empty())
-        s.warnings.push_back("every request fell into the warm-up: nothing is measured");
+    if (o.counters.arrivals == 0)
+        s.warnings.push_back("no request arrived within workload.duration: there is nothing to report");
+    if (s.requests == 0 && arrived(o) > 0) s.warnings.push_back("every request fell into the warm-up: nothing is measured");
     if (s.verdict == "overloaded" && !s.offered_rate_req_s)
         s.warnings.push_back("all requests arrive at once: queue, TTFT and E2E measure their number; compare throughput only");
     else if (s.verdict == "overloaded")
@@ -368,26 +385,6 @@ constexpr std::array columns{
 
 }  // namespace
 
-bool completed(const RequestRecord& r) {
-    return r.finish == FinishReason::length || r.finish == FinishReason::stop;
-}
-
-std::optional<SimDuration> time_per_output_token(const RequestRecord& r) {
-    if (!completed(r) || r.output_tokens <= 1) return std::nullopt;
-    const std::int64_t gaps = r.output_tokens - 1;
-    return SimDuration(((r.e2e - r.ttft).count() + gaps / 2) / gaps);
-}
-
-std::optional<bool> slo_met(const RequestRecord& r, const config::SloConfig& slo) {
-    if (!slo.any()) return std::nullopt;
-    if (r.finish == FinishReason::rejected || r.finish == FinishReason::timed_out) return false;
-    if (!completed(r)) return std::nullopt;
-    // Without the division: (e2e - ttft) / (n - 1) <= limit; holds for n = 1, where both sides are 0.
-    const bool tpot = !slo.tpot || (r.e2e - r.ttft).count() <= static_cast<Int128>(slo.tpot->count()) * (r.output_tokens - 1);
-    return (!slo.ttft || r.ttft <= *slo.ttft) && tpot && (!slo.e2e || r.e2e <= *slo.e2e) &&
-           (!slo.queue || r.queue <= *slo.queue);
-}
-
 Summary summarize(const RunInfo& info, const Outcome& outcome) {
     Summary s;
     s.scenario = info.scenario;
@@ -412,12 +409,8 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     s.concurrency = info.max_concurrency;
     for (const std::string& deviation : info.deviations) s.deviations += (s.deviations.empty() ? "" : "; ") + deviation;
 
-    for (const RequestRecord& r : outcome.requests)
-        KVSIM_CHECK(!completed(r) || (r.queue.count() >= 0 && r.ttft >= r.queue && r.e2e >= r.ttft && r.output_tokens >= 1),
-                    "a completed request's times are out of order");
-    const bool any_cut =
-        std::any_of(outcome.requests.begin(), outcome.requests.end(), [](const auto& r) { return !r.measured; });
-    const Tally t = tally(outcome, info.slo, true, info.exact_percentiles);
+    const Tally t = tally(outcome, info, true);
+    const bool any_cut = t.requests != arrived(outcome);
     s.requests = t.requests;
     s.completed = t.completed;
     s.rejected = t.rejected;
@@ -448,8 +441,7 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     add_kv_and_batch(outcome, info.engine.enable_prefix_caching, s);
 
     if (any_cut)
-        s.client = client_figures(outcome, tally(outcome, info.slo, false, info.exact_percentiles),
-                                  distribution(outcome.itl_all), info.slo.any());
+        s.client = client_figures(outcome, tally(outcome, info, false), distribution(outcome.itl_all), info.slo.any());
     else
         s.client = client_figures(outcome, t, s.itl, info.slo.any());
 

@@ -42,6 +42,11 @@ public:
         return bounds_.round_half_up(a.value + (q - a.q) * (next->value - a.value) / (next->q - a.q));
     }
 
+    [[nodiscard]] std::optional<double> up_to(std::int64_t length) const override {
+        if (to_ - from_ < least_tabled_mass) return std::nullopt;
+        return length >= bounds_.highest() ? 1 : (below(static_cast<double>(length) + 0.5) - from_) / (to_ - from_);
+    }
+
 private:
     /// P(X < x).
     [[nodiscard]] double below(double x) const {

@@ -4,8 +4,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <vector>
+#include <utility>
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/units.hpp"
@@ -25,6 +26,31 @@ constexpr std::size_t log_linear_bin(std::int64_t value, int bits) {
 constexpr std::size_t log_linear_bins(int bits) {
     return static_cast<std::size_t>(64 - bits) << bits;
 }
+
+/// A fixed number of counters that start at 0. The kernel zeroes a page when it is first touched: most never are.
+class Counters64 {
+public:
+    Counters64() = default;
+    explicit Counters64(std::size_t size);
+    Counters64(const Counters64& other);
+    Counters64(Counters64&&) noexcept = default;
+    Counters64& operator=(Counters64 other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(size_, other.size_);
+        return *this;
+    }
+    ~Counters64() = default;
+    [[nodiscard]] std::size_t size() const { return size_; }
+    [[nodiscard]] std::int64_t& operator[](std::size_t i) { return data_.get()[i]; }
+    [[nodiscard]] std::int64_t operator[](std::size_t i) const { return data_.get()[i]; }
+
+private:
+    struct Free {
+        void operator()(std::int64_t* data) const;
+    };
+    std::unique_ptr<std::int64_t, Free> data_;
+    std::size_t size_ = 0;
+};
 
 /// Values are int64 >= 0. Below 2^(bits+1) every value has its own bin; above, 2^bits bins per power of two, so a reported
 /// order statistic is within 2^-(bits+1) relative of the true one (bits = 10: 0.049 %). Bins are reported as midpoints, clamped
@@ -73,7 +99,7 @@ public:
 private:
     [[nodiscard]] double midpoint(std::size_t bin) const;
     int bits_;
-    std::vector<std::int64_t> counts_;
+    Counters64 counts_;
     std::int64_t total_ = 0;
     Int128 sum_ = 0;
     std::int64_t min_ = INT64_MAX;

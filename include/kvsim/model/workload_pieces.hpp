@@ -28,6 +28,9 @@ public:
     virtual ~LengthLaw() = default;
     /// The length at probability u in (0, 1); non-decreasing in u.
     [[nodiscard]] virtual std::int64_t sample(double u) const = 0;
+    /// The u up to which sample() gives at most `length` (1 where it always does), within 2^-42; for tables (LengthTable).
+    /// Nullopt: as cheap as a table, or not known that well.
+    [[nodiscard]] virtual std::optional<double> up_to(std::int64_t /*length*/) const { return std::nullopt; }
 };
 
 /// `params` is the map the law was named in. Null after reporting.

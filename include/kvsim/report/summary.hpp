@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvsim/engine/outcome.hpp"
+#include "kvsim/engine/request_totals.hpp"
 #include "kvsim/report/run_info.hpp"
 
 namespace kvsim {
@@ -87,16 +88,6 @@ struct Summary {
 
 /// Throws nothing of its own; an inconsistent Outcome is an InternalError.
 Summary summarize(const RunInfo& info, const Outcome& outcome);
-
-/// Output tokens after the first over the time they took: (e2e - ttft) / (n - 1), rounded to whole ns. nullopt: not completed,
-/// or one output token.
-std::optional<SimDuration> time_per_output_token(const RequestRecord& record);
-
-[[nodiscard]] bool completed(const RequestRecord& record);  ///< finished with length or stop
-
-/// Whether the request met every set limit; TPOT counts as 0 for one output token. nullopt where the request is in neither
-/// the numerator nor the denominator of slo_attainment (no SLO, unfinished, cancelled, failed).
-std::optional<bool> slo_met(const RequestRecord& record, const config::SloConfig& slo);
 
 /// What a column holds; decides how it prints and which units an assertion may use.
 enum class Unit : std::uint8_t { text, count, tokens, bytes, ms, seconds, per_second, share };
