@@ -41,6 +41,7 @@ public:
     }
     ~Counters64() = default;
     [[nodiscard]] std::size_t size() const { return size_; }
+    [[nodiscard]] std::int64_t* data() { return data_.get(); }
     [[nodiscard]] std::int64_t& operator[](std::size_t i) { return data_.get()[i]; }
     [[nodiscard]] std::int64_t operator[](std::size_t i) const { return data_.get()[i]; }
 
