@@ -1,9 +1,9 @@
 #pragma once
 // The decisions of Engine with the vllm-v1 scheduler, at a cost proportional to what changes.
 //
-// It holds when: one block table per request, queue order fcfs, no long-prefill threshold, max_num_batched_tokens >= max_num_seqs. Then decoding requests
-// never run out of token budget and at most one request is an unfinished prefill, the last of `running`. So all decoding
-// requests advance together, and a step needs only
+// It holds when: one block table per request, queue order fcfs, no long-prefill threshold, max_num_batched_tokens >=
+// max_num_seqs. Then decoding requests never run out of token budget and at most one request is an unfinished prefill, the last
+// of `running`. So all decoding requests advance together, and a step needs only
 //   * their number and the sum of their contexts,
 //   * who crosses into a new block: a request with `offset` (computed before batch k = k + offset) does so when
 //     (k + offset) mod block_size == 0, so those of one phase stand in one list, in admission order,
