@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "kvsim/config/scenario.hpp"
 #include "kvsim/engine/outcome.hpp"
 #include "kvsim/engine/step_record.hpp"
 #include "kvsim/model/engine_args.hpp"
@@ -31,6 +32,8 @@ struct SimulationOptions {
     std::function<void(std::int64_t replica, const StepRecord&)> on_step;  ///< step log; keeps block identities
     std::function<void(const Outcome&, SimTime)> on_progress;              ///< called now and then (every few thousand events)
     EngineForm form = EngineForm::automatic;
+    bool keep_requests = true;  ///< false: Outcome::totals instead of records and names, so that memory does not grow
+    config::SloConfig slo;      ///< for those totals
     const std::atomic<bool>* stop = nullptr;  ///< set by a signal handler: run() throws Interrupted at the next event
 };
 
