@@ -61,7 +61,10 @@ public:
         inner_.pop(out);
         names_.push_back(out.external_id);
     }
-    void finished(RequestId id, SimTime now) override { inner_.finished(id, now); }
+    void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) override {
+        inner_.finished(id, now, reason, outputs);
+    }
+    [[nodiscard]] bool may_cancel() const override { return inner_.may_cancel(); }
     [[nodiscard]] std::optional<std::int64_t> size_hint() const override { return inner_.size_hint(); }
 
     [[nodiscard]] std::string name(RequestId id) const { return names_[id].empty() ? std::to_string(id) : names_[id]; }

@@ -4,12 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
 #include "kvsim/base/check.hpp"
 
 namespace kvsim {
+
+namespace {
+
+constexpr RequestId nobody = std::numeric_limits<RequestId>::max();
+
+}  // namespace
 
 Engine::Engine(const EngineArgs& args, EngineListener& listener)
     : args_(args),
@@ -21,7 +28,7 @@ Engine::Engine(const EngineArgs& args, EngineListener& listener)
     KVSIM_CHECK(args.num_gpu_blocks >= 1 && args.block_size >= 1 && args.max_num_seqs >= 1, "engine arguments were checked");
 }
 
-void Engine::enqueue(NewRequest& request) {
+Slot Engine::enqueue(NewRequest& request) {
     LiveRequest live;
     live.id = request.id;
     live.priority = request.priority;
@@ -44,6 +51,7 @@ void Engine::enqueue(NewRequest& request) {
     ++unfinished_;
     outstanding_ += requests_[slot].final_computed();
     waiting_->push_new(slot);
+    return slot;
 }
 
 void Engine::schedule(Batch& batch, SimTime now) {
@@ -73,7 +81,9 @@ void Engine::advance(Batch& batch) {
         }
         request.high_water = std::max(request.high_water, row.computed + row.tokens);
         request.computed += row.tokens;
+        request.scheduled += row.tokens;
         outstanding_ -= row.tokens;
+        row.id = request.id;
         row.samples = request.computed >= request.tokens() + request.in_flight;
         if (row.samples) {
             ++batch.shape.sampled;
@@ -149,18 +159,32 @@ std::int64_t Engine::preempt(Batch& batch, std::size_t index) {
 }
 
 void Engine::finish(Slot slot, SimTime now) {
+    leave(slot);
+    LiveRequest& request = requests_[slot];
+    if (keep_gaps_) listener_.on_gaps(request.id, request.gaps);
+    listener_.on_finished(request.id, request.outputs, now);
+}
+
+Aborted Engine::abort(Slot slot) {
+    leave(slot);
+    LiveRequest& request = requests_[slot];
+    request.id = nobody;  // its rows in flight find nobody
+    check_invariants();
+    return {request.outputs, request.scheduled};
+}
+
+void Engine::leave(Slot slot) {
     LiveRequest& request = requests_[slot];
     if (request.state == RequestState::running) {
         kv_->release(request);
         running_.erase(std::find(running_.begin(), running_.end(), slot));
     } else {
-        waiting_->remove(slot);  // preempted with its last token in flight
+        waiting_->remove(slot);  // aborted, or preempted with its last token in flight
     }
     outstanding_ -= request.final_computed() - request.computed;
     request.computed = 0;
     request.state = RequestState::waiting;
     account(request);
-    listener_.on_finished(request.id, request.outputs, now);
     --unfinished_;
     free_slots_.push_back(slot);
 }
@@ -171,6 +195,7 @@ void Engine::update(const Batch& batch, SimTime now) {
     for (const BatchRow& row : batch.rows) {
         if (!row.samples) continue;
         LiveRequest& request = requests_[row.slot];
+        if (request.id != row.id) continue;  // aborted meanwhile
         ++request.outputs;
         if (args_.async_scheduling) {
             --request.in_flight;
@@ -180,6 +205,7 @@ void Engine::update(const Batch& batch, SimTime now) {
             listener_.on_first_token(request.id, now);
         } else {
             listener_.on_next_tokens(1, request.measured ? 1 : 0, now - request.last_token, now);
+            if (keep_gaps_) request.gaps.push_back((now - request.last_token).count());
         }
         request.last_token = now;
         received_.push_back(request.id);

@@ -58,7 +58,7 @@ FastEngine::List& FastEngine::phase_list(const Live& live) {
 
 // ---- requests come
 
-void FastEngine::enqueue(NewRequest& request) {
+Slot FastEngine::enqueue(NewRequest& request) {
     Slot slot = static_cast<Slot>(lives_.size());
     if (free_slots_.empty()) {
         lives_.push_back(std::make_unique<Live>());
@@ -86,6 +86,7 @@ void FastEngine::enqueue(NewRequest& request) {
     outstanding_ += live.prompt + live.max_tokens - 1;
     if (waiting_.empty()) steady_ = false;  // a head that was not looked at yet
     waiting_.push_back() = slot;
+    return slot;
 }
 
 // ---- one step

@@ -4,13 +4,18 @@
 #include "kvsim/engine/simulation.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <new>
+#include <queue>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/base/rank.hpp"
 #include "kvsim/base/ring.hpp"
 #include "kvsim/base/text.hpp"
 #include "kvsim/engine/replica.hpp"
@@ -22,6 +27,17 @@ namespace {
 /// Of timeline.csv; some 2 GB of memory.
 constexpr std::size_t max_timeline_samples = 20'000'000;
 
+/// As base/rank.hpp, to the nanosecond.
+SimDuration interpolated(std::vector<std::int64_t>& values, double q) {
+    const auto n = static_cast<std::int64_t>(values.size());
+    const Rank rank = quantile_rank(n, q);
+    const auto low = values.begin() + rank.below;
+    std::nth_element(values.begin(), low, values.end());
+    const std::int64_t next = rank.below + 1 < n ? *std::min_element(low + 1, values.end()) : *low;
+    const double at = interpolate(static_cast<double>(*low), static_cast<double>(next), rank.fraction);
+    return SimDuration(static_cast<std::int64_t>(std::floor(at + 0.5)));
+}
+
 /// `one`: a single replica, known to the compiler, because its loop is most of a small run.
 template <class AnyEngine, bool one>
 class Simulation final : private EngineListener {
@@ -31,6 +47,7 @@ public:
           router_(router),
           workload_(workload),
           closed_loop_(options.max_concurrency.has_value() || workload.closed_loop()),
+          may_cancel_(workload.may_cancel()),
           tokens_(out_, options.warmup_time.has_value() || options.warmup_requests.has_value()),
           loads_(static_cast<std::size_t>(options.replicas)),
           last_instant_(end_of_time.time_since_epoch() / options.replicas) {
@@ -39,6 +56,9 @@ public:
         out_.replicas = options.replicas;
         if (const auto n = workload.size_hint()) reserve_requests(*n);
         for (std::int64_t i = 0; i < options.replicas; ++i) add_replica(i, step_time);
+        if (options.itl_per_request) {
+            for (const auto& replica : replicas_) replica->keep_gaps();
+        }
         look_up_arrival();
     }
 
@@ -48,6 +68,7 @@ public:
             if (next > next_sample_) sample_timeline(next);
             move_clock(next);
             finish_steps();
+            if (may_cancel_) give_up();
             take_arrivals();
             start_steps();
             run_ahead();
@@ -84,10 +105,11 @@ private:
         }
     }
 
-    // Order of equal times: results, then arrivals, then step starts, so that a step sees everything that is known at its
-    // instant.
+    // Order of equal times: results, then clients that give up, then arrivals, then step starts: what is there in time counts,
+    // and a step sees everything that is known at its instant.
     [[nodiscard]] SimTime next_time() {
         SimTime next = joining_.empty() ? never : joining_.front().at;
+        if (may_cancel_) next = std::min(next, next_deadline());
         if (may_issue()) next = std::min(next, std::max(now_, next_arrival()));
         each_replica([&next](ReplicaType& replica) { next = std::min(next, replica.next_time()); });
         return next;
@@ -114,6 +136,11 @@ private:
     }
 
     void finish_steps() {
+        if (may_cancel_) {  // a step may end when all its requests have gone
+            each_replica([this](const ReplicaType& replica) {
+                if (replica.next_time() == now_) out_.end = now_;
+            });
+        }
         each_replica([this](ReplicaType& replica) { replica.finish_step(now_); });
     }
 
@@ -122,10 +149,15 @@ private:
             Joining& next = joining_.front();
             --loads_[next.replica].requests;
             loads_[next.replica].tokens -= next.request.prompt + next.request.max_tokens - 1;
-            replicas_[next.replica]->enqueue(next.request, now_);
+            enter(next.replica, next.request);
             joining_.pop_front();
         }
         while (may_issue() && next_arrival() <= now_) take_arrival();
+    }
+
+    void enter(std::size_t replica, NewRequest& request) {
+        const Slot slot = replicas_[replica]->enqueue(request, now_);
+        if (may_cancel_) slots_[request.id] = slot;
     }
 
     void start_steps() {
@@ -168,18 +200,29 @@ private:
         if (!started_) begin();
         const auto id = static_cast<RequestId>(out_.requests.size());
         ++out_.counters.arrivals;
-        out_.last_arrival = now_;
+        const SimTime intended = options_.latency_from_intended ? std::min(arrival_.time, now_) : now_;
+        out_.last_arrival = std::max(out_.last_arrival, intended);
         completed_by_last_arrival_ = out_.counters.completed;
 
         RequestRecord& record = out_.requests.emplace_back();
-        record.arrival = now_;
+        record.arrival = intended;
         record.prompt_tokens = static_cast<std::int32_t>(arrival_.prompt_tokens);
-        record.measured = !(options_.warmup_time && now_ - out_.first_arrival < *options_.warmup_time) &&
+        record.measured = !(options_.warmup_time && intended - out_.first_arrival < *options_.warmup_time) &&
                           !(options_.warmup_requests && id < *options_.warmup_requests);
         if (!arrival_.external_id.empty()) out_.external_ids[id] = arrival_.external_id;
         if (!arrival_.request_class.empty()) out_.classes[id] = arrival_.request_class;
         if (!arrival_.session_id.empty()) out_.sessions[id] = arrival_.session_id;
-        if (fits(arrival_)) {
+        if (!arrival_.tenant.empty()) out_.tenants[id] = arrival_.tenant;
+        if (arrival_.attempt > 0) {
+            out_.attempts[id] = arrival_.attempt;
+            ++out_.counters.retries;
+        }
+        if (const SimDuration waited = now_ - arrival_.time; waited > SimDuration::zero()) out_.client_queue[id] = waited;
+        if (may_cancel_) slots_.push_back(no_slot);
+        if (may_cancel_ && out_of_patience(arrival_)) {
+            leave_unsent(id, record);
+        } else if (fits(arrival_)) {
+            if (may_cancel_) note_deadlines(id, record.arrival);
             issue(id, record);
         } else {
             reject(id);
@@ -193,6 +236,7 @@ private:
         const std::size_t target = route();
         record.replica = static_cast<std::uint16_t>(target);
         ++in_system_;
+        out_.integrals.in_system_dt += (now_ - record.arrival).count();
         out_.counters.max_in_system = std::max(out_.counters.max_in_system, in_system_);
 
         const bool at_once = options_.api <= SimDuration::zero();
@@ -210,7 +254,7 @@ private:
         request.output_base = arrival_.output_base;
         request.measured = record.measured;
         if (at_once) {
-            replicas_[target]->enqueue(request, now_);
+            enter(target, request);
         } else {
             ++loads_[target].requests;
             loads_[target].tokens += request.prompt + request.max_tokens - 1;
@@ -259,7 +303,101 @@ private:
                                     std::to_string(ceil_div(prompt + 1, options_.engine.block_size)) + " blocks (" +
                                     std::to_string(out_.usable_blocks) + " are usable); later ones are only counted");
         }
-        workload_.finished(id, now_);
+        workload_.finished(id, now_, FinishReason::rejected, 0);
+    }
+
+    // ---- clients that give up
+    static constexpr Slot no_slot = std::numeric_limits<Slot>::max();  // in the front end
+
+    struct Deadline {
+        SimTime at;
+        RequestId id = 0;
+        bool first_token = false;  // it only counts until the first token
+        FinishReason reason = FinishReason::timed_out;
+        // For a heap with the earliest in front.
+        bool operator<(const Deadline& other) const {
+            return std::tie(at, id, reason) > std::tie(other.at, other.id, other.reason);
+        }
+    };
+
+    void note_deadlines(RequestId id, SimTime from) {
+        const auto note = [&](SimDuration after, bool first_token, FinishReason reason) {
+            if (after > SimDuration::zero()) deadlines_.push({from + after, id, first_token, reason});
+        };
+        note(arrival_.timeout, false, FinishReason::timed_out);
+        note(arrival_.ttft_timeout, true, FinishReason::timed_out);
+        note(arrival_.cancel_after, false, FinishReason::cancelled);
+    }
+
+    [[nodiscard]] SimTime next_deadline() {
+        while (!deadlines_.empty()) {
+            const Deadline& next = deadlines_.top();
+            const RequestRecord& record = out_.requests[next.id];
+            const bool over = record.finish != FinishReason::unfinished || (next.first_token && record.ttft.count() >= 0);
+            if (!over) return next.at;
+            deadlines_.pop();
+        }
+        return never;
+    }
+
+    void give_up() {
+        while (next_deadline() <= now_) {
+            const Deadline due = deadlines_.top();
+            deadlines_.pop();
+            RequestRecord& record = out_.requests[due.id];
+            Aborted work;
+            if (slots_[due.id] != no_slot) {
+                work = replicas_[record.replica]->abort(slots_[due.id], now_);
+            } else {
+                leave_front_end(due.id);
+            }
+            record.output_tokens = static_cast<std::int32_t>(work.outputs);
+            --in_system_;
+            leave_unfinished(due.id, record, due.reason, work);
+        }
+    }
+
+    void leave_front_end(RequestId id) {
+        std::size_t at = 0;
+        while (joining_[at].request.id != id) ++at;
+        const Joining& gone = joining_[at];
+        --loads_[gone.replica].requests;
+        loads_[gone.replica].tokens -= gone.request.prompt + gone.request.max_tokens - 1;
+        joining_.erase(at);
+    }
+
+    void leave_unfinished(RequestId id, RequestRecord& record, FinishReason reason, const Aborted& work) {
+        record.finish = reason;
+        out_.end = now_;
+        out_.unfinished_after[id] = now_ - record.arrival;
+        ++(reason == FinishReason::cancelled ? out_.counters.cancelled : out_.counters.timed_out);
+        out_.counters.wasted_tokens += work.scheduled;
+        out_.counters.wasted_output_tokens += work.outputs;
+        workload_.finished(id, now_, reason, work.outputs);
+    }
+
+    /// Whether it waited at the client for longer than it wanted to wait in all.
+    [[nodiscard]] bool out_of_patience(const Arrival& arrival) const {
+        const SimDuration waited = options_.latency_from_intended ? now_ - arrival.time : SimDuration::zero();
+        const auto over = [waited](SimDuration limit) { return limit > SimDuration::zero() && waited >= limit; };
+        return over(arrival.timeout) || over(arrival.ttft_timeout) || over(arrival.cancel_after);
+    }
+
+    void leave_unsent(RequestId id, RequestRecord& record) {
+        out_.integrals.in_system_dt += (now_ - record.arrival).count();
+        const SimDuration waited = now_ - arrival_.time;
+        const bool cancelled = arrival_.cancel_after > SimDuration::zero() && waited >= arrival_.cancel_after &&
+                               (arrival_.timeout <= SimDuration::zero() || arrival_.cancel_after < arrival_.timeout) &&
+                               (arrival_.ttft_timeout <= SimDuration::zero() || arrival_.cancel_after < arrival_.ttft_timeout);
+        leave_unfinished(id, record, cancelled ? FinishReason::cancelled : FinishReason::timed_out, {});
+    }
+
+    /// When the request left the client.
+    [[nodiscard]] SimTime sent(RequestId id) const {
+        const SimTime arrival = out_.requests[id].arrival;
+        if (!options_.latency_from_intended || out_.client_queue.empty()) return arrival;
+        const auto waited = out_.client_queue.find(id);
+        return waited == out_.client_queue.end() ? arrival : arrival + waited->second;
     }
 
     [[nodiscard]] std::string name(RequestId id) const {
@@ -276,7 +414,7 @@ private:
             return;
         }
         RequestRecord& record = out_.requests[id];
-        record.queue = now - record.arrival - options_.api;
+        record.queue = now - sent(id) - options_.api;
         record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
         c.hit_tokens_first += hit;
         c.prompt_tokens_first += tokens;
@@ -302,7 +440,11 @@ private:
         ++out_.counters.completed;
         --in_system_;
         out_.end = now;
-        workload_.finished(id, now);
+        workload_.finished(id, now, FinishReason::length, outputs);
+    }
+    void on_gaps(RequestId id, std::vector<std::int64_t>& gaps) override {
+        out_.itl_p99.resize(out_.requests.size(), SimDuration(-1));
+        if (!gaps.empty()) out_.itl_p99[id] = interpolated(gaps, 0.99);
     }
 
     // ---- samples, progress, the end
@@ -342,6 +484,7 @@ private:
     void look_around() {
         if (options_.on_progress && (events_ & 4095) == 0) options_.on_progress(out_, now_);
         for (const auto& replica : replicas_) livelocked_ = livelocked_ || replica->livelocked();
+        if (livelocked_ && may_cancel_ && next_deadline() != never) livelocked_ = false;  // somebody will give up
     }
 
     void close() {
@@ -354,9 +497,11 @@ private:
                 }
             }
         }
+        if (options_.itl_per_request) out_.itl_p99.resize(out_.requests.size(), SimDuration(-1));
         for (const auto& replica : replicas_) replica->integrate(out_.end);
         if (next_sample_ != never) sample_timeline(now_ + SimDuration(1));
         out_.counters.completed_by_last_arrival = completed_by_last_arrival_;
+        if (options_.latency_from_intended && !out_.client_queue.empty()) count_at_last_arrival();
         out_.counters.max_output_tokens_per_s = tokens_.peak();
         if (out_.counters.arrivals > 0 && out_.counters.rejected == out_.counters.arrivals) {
             const auto shortest = std::min_element(
@@ -367,6 +512,23 @@ private:
                             " tokens) is at or above max_model_len " + std::to_string(options_.engine.max_model_len) +
                             " or needs more than the " + std::to_string(out_.usable_blocks) + " usable KV blocks of " +
                             std::to_string(out_.block_size) + " tokens");
+        }
+    }
+
+    /// The last arrival was meant to come before others were sent: what was known when it came tells nothing.
+    void count_at_last_arrival() {
+        out_.counters.completed_by_last_arrival = 0;
+        out_.counters.waiting_at_last_arrival = 0;
+        for (RequestId id = 0; id < out_.requests.size(); ++id) {
+            const RequestRecord& record = out_.requests[id];
+            if (record.finish == FinishReason::length && record.arrival + record.e2e <= out_.last_arrival) {
+                ++out_.counters.completed_by_last_arrival;
+            } else if (record.finish != FinishReason::rejected) {
+                const auto gone = out_.unfinished_after.find(id);
+                const bool left = gone != out_.unfinished_after.end() && record.arrival + gone->second <= out_.last_arrival;
+                const bool started = record.queue.count() >= 0 && sent(id) + options_.api + record.queue <= out_.last_arrival;
+                if (!left && !started) ++out_.counters.waiting_at_last_arrival;
+            }
         }
     }
 
@@ -391,6 +553,7 @@ private:
     Router& router_;
     Workload& workload_;
     bool closed_loop_;
+    bool may_cancel_;
     Outcome out_;
     TokenMeter tokens_;
     std::vector<std::unique_ptr<ReplicaType>> replicas_;
@@ -398,6 +561,8 @@ private:
     SimTime last_instant_;            // so that sums over the replicas fit as well
     Ring<Joining> joining_;           // in the front end, in order of arrival
     Joining at_once_;
+    std::vector<Slot> slots_;                  // with may_cancel_: by request
+    std::priority_queue<Deadline> deadlines_;  // those of requests that left are dropped when they come to the front
     Arrival arrival_;
     SimTime upcoming_ = never;
     SimTime now_{};
@@ -410,7 +575,8 @@ private:
 };
 
 bool fast_form(const SimulationOptions& options, const Workload& workload) {
-    const bool exact = !options.on_step && FastEngine::handles(options.engine) &&
+    const bool exact = !options.on_step && !options.itl_per_request && !workload.may_cancel() &&
+                       FastEngine::handles(options.engine) &&
                        (!options.engine.enable_prefix_caching || workload.outputs_are_private());
     KVSIM_CHECK(options.form != EngineForm::fast || exact, "the fast form was asked for where it is not exact");
     return exact && options.form != EngineForm::per_request;

@@ -146,7 +146,7 @@ ClientFigures client_figures(const Outcome& outcome, const Tally& t, const Distr
     c.failed = t.requests - t.completed;
     c.total_input_tokens = t.prompt_tokens;
     c.total_output_tokens = t.output_tokens;
-    c.duration_s = std::max(0.0, seconds(outcome.end - outcome.first_arrival));
+    c.duration_s = std::max(0.0, seconds((t.completed > 0 ? t.last_completion : outcome.end) - outcome.first_arrival));
     if (has_slo) c.request_goodput = 0;
     if (c.duration_s > 0) {
         c.request_throughput = static_cast<double>(t.completed) / c.duration_s;

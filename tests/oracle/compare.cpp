@@ -151,6 +151,11 @@ void compare_counters(const Counters& a, const Counters& b, Differences& differe
     differences.check("arrivals", a.arrivals, b.arrivals);
     differences.check("completed", a.completed, b.completed);
     differences.check("rejected", a.rejected, b.rejected);
+    differences.check("timed_out", a.timed_out, b.timed_out);
+    differences.check("cancelled", a.cancelled, b.cancelled);
+    differences.check("retries", a.retries, b.retries);
+    differences.check("wasted_tokens", a.wasted_tokens, b.wasted_tokens);
+    differences.check("wasted_output_tokens", a.wasted_output_tokens, b.wasted_output_tokens);
     differences.check("steps", a.steps, b.steps);
     differences.check("rows", a.rows, b.rows);
     differences.check("tokens", a.tokens, b.tokens);
@@ -233,6 +238,11 @@ std::string first_difference(const Run& expected, const Run& actual) {
     if (a.external_ids != b.external_ids) differences.say("external_ids differ");
     if (a.classes != b.classes) differences.say("classes differ");
     if (a.sessions != b.sessions) differences.say("sessions differ");
+    if (a.tenants != b.tenants) differences.say("tenants differ");
+    if (a.attempts != b.attempts) differences.say("attempts differ");
+    if (a.client_queue != b.client_queue) differences.say("client_queue differs");
+    if (a.unfinished_after != b.unfinished_after) differences.say("unfinished_after differs");
+    if (a.itl_p99 != b.itl_p99) differences.say("itl_p99 differs");
     if (expected.left != actual.left) differences.say("calls of Workload::finished differ");
     return differences.first();
 }

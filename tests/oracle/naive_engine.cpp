@@ -72,6 +72,7 @@ NaiveBatch NaiveEngine::schedule(std::int64_t step) {
         batch.recomputed.push_back(
             std::max<std::int64_t>(0, std::min(row.computed + row.tokens, request.most_computed) - row.computed));
         request.computed += row.tokens;
+        request.scheduled += row.tokens;
         request.most_computed = std::max(request.most_computed, request.computed);
         // 3.10, 3.11: who samples is fixed here.
         const bool samples = request.computed >= request.size() + request.in_flight;
@@ -323,6 +324,7 @@ void NaiveEngine::update(const NaiveBatch& batch, StepRecord& record) {
     std::vector<RequestId> released_later;
     for (std::size_t row = 0; row < batch.record.scheduled.size(); ++row) {
         NaiveRequest& request = requests_.at(batch.record.scheduled[row].id);
+        if (request.aborted) continue;
         const auto seat = std::find(running_.begin(), running_.end(), request.id);
         const bool is_running = seat != running_.end();
         if (is_running && is(Mutation::register_at_update)) {
@@ -359,6 +361,16 @@ void NaiveEngine::update(const NaiveBatch& batch, StepRecord& record) {
         release(requests_.at(released_later.back()));
         released_later.pop_back();
     }
+}
+
+void NaiveEngine::abort(RequestId id) {
+    NaiveRequest& request = requests_.at(id);
+    KVSIM_CHECK(!request.finished, "what has left cannot be aborted");
+    std::erase(running_, id);
+    std::erase(waiting_, id);
+    request.finished = true;
+    request.aborted = true;
+    release(request);
 }
 
 void NaiveEngine::describe(StepRecord& record) const {

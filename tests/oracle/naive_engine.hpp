@@ -68,9 +68,11 @@ struct NaiveRequest {
     std::vector<std::int64_t> table;
     bool was_preempted = false;
     bool finished = false;
+    bool aborted = false;
     // For the records only.
     std::int64_t most_computed = 0;  ///< the largest `computed` so far
     std::int64_t preemptions = 0;
+    std::int64_t scheduled = 0;  ///< tokens of all its rows
 
     [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(tokens.size()); }
     [[nodiscard]] std::int64_t outputs() const { return size() - prompt_tokens; }
@@ -98,6 +100,8 @@ public:
     NaiveBatch schedule(std::int64_t step);
     /// 3.10: receives the tokens of `batch`; the ids go to record.received and record.finished.
     void update(const NaiveBatch& batch, StepRecord& record);
+    /// The client gave up: it leaves at once (vLLM: finish_requests), whoever computes for it computes in vain.
+    void abort(RequestId id);
     /// Fills the fields of `record` that describe the state after an update.
     void describe(StepRecord& record) const;
 

@@ -1,6 +1,7 @@
 #include "naive_simulation.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -42,7 +43,13 @@ struct Tracked {
     std::int64_t max_tokens = 0;  ///< cut to what max_model_len allows
     SimTime enqueued{};
     std::optional<SimTime> last_token;
+    std::vector<std::int64_t> gaps;
     bool in_system = false;
+    SimTime intended{};
+    SimTime sent{};
+    std::optional<SimTime> admitted_at;
+    std::optional<SimTime> left_at;
+    SimDuration timeout{}, ttft_timeout{}, cancel_after{};
     bool admitted = false;
     NaiveRequest request;  ///< as it will be enqueued
 };
@@ -77,7 +84,9 @@ public:
                 schedules();
                 arrivals();
             } else {
+                if (is(LoopMutation::give_up_before_results)) departures();
                 step_ends();
+                departures();
                 arrivals();
             }
             schedules();
@@ -99,6 +108,9 @@ private:
         };
         for (const Replica& replica : replicas_) {
             if (replica.executing) consider(replica.end);
+        }
+        for (const Tracked& t : tracked_) {
+            for (const SimTime deadline : deadlines(t)) consider(deadline);
         }
         for (const RequestId id : in_front_end_) consider(tracked_[id].enqueued);
         // Without a free slot the next arrival waits for a finish, which is a step's end.
@@ -136,18 +148,72 @@ private:
                 // The record that closes is that of the batch scheduled when `done` started.
                 KVSIM_CHECK(replica.scheduled, "async: a batch executes and none was scheduled behind it");
                 close(r, *replica.scheduled, &done.batch);
-                if (!replica.engine.unfinished() && !is(LoopMutation::async_keeps_pipeline_idle)) replica.scheduled.reset();
+                // A batch whose requests have all gone still runs.
+                if (!replica.engine.unfinished() && replica.scheduled->batch.empty() &&
+                    !is(LoopMutation::async_keeps_pipeline_idle)) {
+                    replica.scheduled.reset();
+                }
             } else {
                 close(r, done, &done.batch);
             }
             if (is(LoopMutation::waiting_after_update) ? !replica.engine.waiting().empty() : some_waited) {
                 out_.integrals.finished_while_waiting += finished_at_this_end_;
             }
-            if (finished_at_this_end_ > 0) {
+            // With clients that give up the last step may end when its requests have gone.
+            if (finished_at_this_end_ > 0 || out_.counters.timed_out + out_.counters.cancelled > 0) {
                 out_.end = now_;
                 at_last_completion_ = out_.integrals;
             }
         }
+    }
+
+    // ---- clients that give up ----
+
+    /// The instants at which its client would give up if nothing happened until then.
+    [[nodiscard]] std::vector<SimTime> deadlines(const Tracked& t) const {
+        std::vector<SimTime> out;
+        if (!t.in_system) return out;
+        const SimTime from = options_.latency_from_intended ? t.intended : t.sent;
+        if (t.timeout > SimDuration::zero()) out.push_back(from + t.timeout);
+        if (t.ttft_timeout > SimDuration::zero() && !t.last_token) out.push_back(from + t.ttft_timeout);
+        if (t.cancel_after > SimDuration::zero()) out.push_back(from + t.cancel_after);
+        return out;
+    }
+
+    void departures() {
+        for (RequestId id = 0; id < tracked_.size(); ++id) {
+            Tracked& t = tracked_[id];
+            const std::vector<SimTime> due = deadlines(t);
+            if (std::none_of(due.begin(), due.end(), [&](SimTime d) { return d <= now_; })) continue;
+            const SimTime from = options_.latency_from_intended ? t.intended : t.sent;
+            const bool timed_out = (t.timeout > SimDuration::zero() && from + t.timeout <= now_) ||
+                                   (t.ttft_timeout > SimDuration::zero() && !t.last_token && from + t.ttft_timeout <= now_);
+            const auto waits = std::find(in_front_end_.begin(), in_front_end_.end(), id);
+            std::int64_t scheduled = 0;
+            if (waits != in_front_end_.end()) {
+                in_front_end_.erase(waits);
+            } else {
+                Replica& replica = replicas_[t.replica];
+                scheduled = replica.engine.request(id).scheduled;
+                replica.engine.abort(id);
+                replica.look = true;
+            }
+            t.in_system = false;
+            gave_up(id, timed_out ? FinishReason::timed_out : FinishReason::cancelled, scheduled);
+        }
+    }
+
+    void gave_up(RequestId id, FinishReason reason, std::int64_t scheduled) {
+        RequestRecord& record = out_.requests[id];
+        record.finish = reason;
+        ++(reason == FinishReason::timed_out ? out_.counters.timed_out : out_.counters.cancelled);
+        out_.counters.wasted_tokens += scheduled;
+        out_.counters.wasted_output_tokens += record.output_tokens;
+        out_.unfinished_after[id] = now_ - record.arrival;
+        tracked_[id].left_at = now_;
+        out_.end = now_;
+        at_last_completion_ = out_.integrals;
+        workload_.finished(id, now_, reason, record.output_tokens);
     }
 
     /// Processes the result of `done` (none: first schedule after idle) and completes the record of `scheduled`.
@@ -177,6 +243,7 @@ private:
             record.ttft = at - record.arrival;
         } else {
             const std::int64_t gap = (at - *tracked.last_token).count();
+            tracked.gaps.push_back(gap);
             if (record.measured) out_.itl.add(gap);
             if (options_.warmup_time || options_.warmup_requests) out_.itl_all.add(gap);
         }
@@ -192,7 +259,7 @@ private:
         record.finish = FinishReason::length;
         tracked.in_system = false;
         ++out_.counters.completed;
-        workload_.finished(id, now_);
+        workload_.finished(id, now_, FinishReason::length, record.output_tokens);
     }
 
     // ---- arrivals ----
@@ -217,19 +284,48 @@ private:
     void arrive(const Arrival& arrival) {
         const RequestId id = static_cast<RequestId>(out_.requests.size());
         if (id == 0) out_.first_arrival = now_;
-        out_.last_arrival = now_;
+        const bool intended = options_.latency_from_intended;
+        const SimTime counted = intended ? std::min(arrival.time, now_) : now_;
+        out_.last_arrival = std::max(out_.last_arrival, counted);
         ++out_.counters.arrivals;
 
         RequestRecord record;
-        record.arrival = is(LoopMutation::arrival_is_intended_time) ? arrival.time : now_;
+        record.arrival = is(LoopMutation::arrival_is_intended_time) ? arrival.time : counted;
         record.prompt_tokens = static_cast<std::int32_t>(arrival.prompt_tokens);
-        if (options_.warmup_time && now_ < out_.first_arrival + *options_.warmup_time) record.measured = false;
+        if (options_.warmup_time && counted < out_.first_arrival + *options_.warmup_time) record.measured = false;
         if (options_.warmup_requests && static_cast<std::int64_t>(id) < *options_.warmup_requests) record.measured = false;
         if (!arrival.external_id.empty()) out_.external_ids[id] = arrival.external_id;
         if (!arrival.request_class.empty()) out_.classes[id] = arrival.request_class;
         if (!arrival.session_id.empty()) out_.sessions[id] = arrival.session_id;
 
+        if (!arrival.tenant.empty()) out_.tenants[id] = arrival.tenant;
+        if (arrival.attempt > 0) {
+            out_.attempts[id] = arrival.attempt;
+            ++out_.counters.retries;
+        }
+        if (now_ > arrival.time) out_.client_queue[id] = now_ - arrival.time;
+
         Tracked tracked;
+        tracked.intended = arrival.time;
+        tracked.sent = now_;
+        tracked.timeout = arrival.timeout;
+        tracked.ttft_timeout = arrival.ttft_timeout;
+        tracked.cancel_after = arrival.cancel_after;
+        if (intended && workload_.may_cancel()) {  // gave up while it waited at the client
+            tracked.in_system = true;
+            const std::vector<SimTime> due = deadlines(tracked);
+            tracked.in_system = false;
+            if (std::any_of(due.begin(), due.end(), [&](SimTime d) { return d <= now_; })) {
+                const SimTime first = *std::min_element(due.begin(), due.end());
+                const bool cancelled = arrival.cancel_after > SimDuration::zero() && counted + arrival.cancel_after == first &&
+                                       std::count(due.begin(), due.end(), first) == 1;
+                out_.requests.push_back(record);
+                tracked_.push_back(tracked);
+                out_.integrals.in_system_dt += (now_ - counted).count();
+                gave_up(id, cancelled ? FinishReason::cancelled : FinishReason::timed_out, 0);
+                return;
+            }
+        }
         const std::int64_t blocks =
             ceil_div(arrival.prompt_tokens + (is(LoopMutation::reject_by_prompt_only) ? 0 : 1), args_.block_size);
         if (arrival.prompt_tokens >= args_.max_model_len || blocks > args_.num_gpu_blocks - 1) {
@@ -237,10 +333,11 @@ private:
             ++out_.counters.rejected;
             out_.requests.push_back(record);
             tracked_.push_back(tracked);
-            workload_.finished(id, now_);
+            workload_.finished(id, now_, FinishReason::rejected, 0);
             return;
         }
 
+        out_.integrals.in_system_dt += (now_ - counted).count();
         tracked.max_tokens = std::min(arrival.output_tokens, args_.max_model_len - arrival.prompt_tokens);
         tracked.replica = router_.pick(arrival, loads());
         tracked.enqueued = now_ + options_.api;
@@ -345,7 +442,10 @@ private:
                 replica.scheduled = schedule(r);  // its record closes when the batch just started ends
                 return;
             }
-            if (!replica.engine.unfinished()) return;
+            if (!replica.engine.unfinished()) {
+                if (!is(LoopMutation::async_keeps_pipeline_idle)) replica.scheduled.reset();
+                return;
+            }
             // Nothing is in flight: the result of the batch before (none, or one without rows) is there at once.
             const std::optional<PricedBatch> before = replica.scheduled;
             PricedBatch next = schedule(r);
@@ -404,6 +504,7 @@ private:
             if (row.kind == ScheduledRow::Kind::fresh) {
                 KVSIM_CHECK(!tracked.admitted, "admitted as new twice");
                 tracked.admitted = true;
+                tracked.admitted_at = now_;
                 record.queue = now_ - (is(LoopMutation::queue_from_arrival) ? record.arrival : tracked.enqueued);
                 record.cached_prompt_tokens = static_cast<std::int32_t>(batch.hit_tokens[i]);
                 out_.counters.hit_tokens_first += batch.hit_tokens[i];
@@ -501,7 +602,7 @@ private:
     void finish() {
         bool unfinished = false;
         for (const Tracked& t : tracked_) unfinished = unfinished || t.in_system;
-        if (unfinished || out_.counters.completed == 0) {
+        if (unfinished || out_.counters.completed + out_.counters.timed_out + out_.counters.cancelled == 0) {
             out_.end = now_;  // stalled, or everything was rejected: the last event
         } else {
             out_.integrals = at_last_completion_;  // rejections may follow it
@@ -512,8 +613,32 @@ private:
                 ++out_.counters.completed_by_last_arrival;
             }
         }
+        if (options_.latency_from_intended && !out_.client_queue.empty()) {
+            out_.counters.waiting_at_last_arrival = 0;
+            for (std::size_t i = 0; i < tracked_.size(); ++i) {
+                const Tracked& t = tracked_[i];
+                if (out_.requests[i].finish == FinishReason::rejected) continue;
+                const bool started = t.admitted_at && *t.admitted_at <= out_.last_arrival;
+                const bool left = t.left_at && *t.left_at <= out_.last_arrival;
+                if (!started && !left) ++out_.counters.waiting_at_last_arrival;
+            }
+        }
         for (const auto& [second, tokens] : tokens_in_second_) {
             out_.counters.max_output_tokens_per_s = std::max(out_.counters.max_output_tokens_per_s, tokens);
+        }
+        for (std::size_t i = 0; options_.itl_per_request && i < tracked_.size(); ++i) {
+            std::vector<std::int64_t>& gaps = tracked_[i].gaps;
+            SimDuration p99(-1);
+            if (!gaps.empty() && out_.requests[i].finish == FinishReason::length) {
+                std::sort(gaps.begin(), gaps.end());
+                const double rank = static_cast<double>(gaps.size() - 1) * 0.99;
+                const auto below = static_cast<std::size_t>(rank);
+                const auto low = static_cast<double>(gaps[below]);
+                const auto high = static_cast<double>(gaps[std::min(below + 1, gaps.size() - 1)]);
+                const double part = rank - static_cast<double>(below);
+                p99 = SimDuration(std::llround(part < 0.5 ? low + (high - low) * part : high - (high - low) * (1 - part)));
+            }
+            out_.itl_p99.push_back(p99);
         }
         if (out_.counters.rejected > 0 && out_.counters.rejected == out_.counters.arrivals) throw UserError("no request fits");
         if (!unfinished) return;

@@ -3,7 +3,8 @@
 // between two instants every integral is summed over all of them. Contract and meaning of each figure:
 // kvsim/engine/outcome.hpp.
 //
-// Order at one instant: ends of steps (replica order), arrivals (stream order), schedule() (replica order).
+// Order at one instant: ends of steps (replica order), clients that give up (request order), arrivals (stream order),
+// schedule() (replica order).
 
 #include <cstdint>
 #include <stdexcept>
@@ -27,6 +28,7 @@ enum class LoopMutation : std::uint8_t {
     hit_counts_as_recompute,    ///< recomputed tokens include prefix hits of resumes
     reserved_ignores_final,     ///< reserved slots counted up to the block's end
     bound_survives_idle,        ///< the last bound stays although nothing is in flight
+    give_up_before_results,     ///< at equal times: a last token at the deadline comes too late
     waiting_after_update,       ///< finished_while_waiting looks after the update
     count
 };

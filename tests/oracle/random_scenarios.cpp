@@ -31,7 +31,13 @@ void VectorWorkload::pop(Arrival& out) {
     last_popped_ = *time;
 }
 
-void VectorWorkload::finished(RequestId id, SimTime now) {
+bool VectorWorkload::may_cancel() const {
+    return std::any_of(arrivals_.begin(), arrivals_.end(), [](const Arrival& a) {
+        return a.timeout.count() > 0 || a.ttft_timeout.count() > 0 || a.cancel_after.count() > 0;
+    });
+}
+
+void VectorWorkload::finished(RequestId id, SimTime now, FinishReason, std::int64_t) {
     left_.emplace_back(id, now);
 }
 
@@ -265,6 +271,20 @@ Scenario random_scenario(std::uint64_t seed) {
         s.think = SimDuration(unit * random.between(0, 10) / 2);
     }
     s.fewest_tokens = random.percent(40);
+    if (seed % 2 == 1) return s;
+    // Clients of every other scenario may give up. Drawn last: the rest of it does not depend on this.
+    s.options.latency_from_intended = random.percent(50);
+    s.options.itl_per_request = random.percent(20);
+    if (random.percent(70)) {
+        const std::int64_t patience = random.between(1, 60);
+        const std::int64_t share = random.any_of({10, 40, 90});
+        for (Arrival& a : s.arrivals) {
+            if (!random.percent(share)) continue;
+            const SimDuration after(std::max<std::int64_t>(1, unit * random.between(0, patience) / 2));
+            (random.percent(50) ? a.timeout : random.percent(50) ? a.ttft_timeout : a.cancel_after) = after;
+            if (random.percent(20)) a.cancel_after = after + SimDuration(unit * random.between(-1, 1) / 2);
+        }
+    }
     return s;
 }
 
@@ -281,13 +301,17 @@ std::string describe(const Scenario& s) {
                         s.options.replicas, s.options.api.count(), s.options.max_concurrency.value_or(0),
                         s.options.warmup_time.value_or(SimDuration(-1)).count(), s.options.warmup_requests.value_or(-1),
                         s.options.timeline_interval.count());
-    text += fmt::format("; fewest_tokens {}", s.fewest_tokens);
+    text += fmt::format("; fewest_tokens {}, latency from intended {}, itl per request {}", s.fewest_tokens,
+                        s.options.latency_from_intended, s.options.itl_per_request);
     text += fmt::format("; users {}, think {}; step {} + {} t + {} s + {} c + {} sampled, line {}", s.users, s.think.count(),
                         s.step_time.c0, s.step_time.per_token, s.step_time.per_sequence, s.step_time.per_context,
                         s.step_time.per_sampled, s.step_time.has_line);
     for (const Arrival& a : s.arrivals) {
         text += fmt::format("\n  at {} prompt {} output {} priority {} base {} {}", a.time.time_since_epoch().count(),
                             a.prompt_tokens, a.output_tokens, a.priority, a.output_base, a.external_id);
+        if (a.timeout.count() > 0) text += fmt::format(" timeout {}", a.timeout.count());
+        if (a.ttft_timeout.count() > 0) text += fmt::format(" ttft_timeout {}", a.ttft_timeout.count());
+        if (a.cancel_after.count() > 0) text += fmt::format(" cancel_after {}", a.cancel_after.count());
         for (const TokenRun& run : a.prompt) text += fmt::format(" {}x{}", run.first, run.count);
     }
     return text;

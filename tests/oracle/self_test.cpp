@@ -67,20 +67,23 @@ void check_sums(const Run& run) {
     REQUIRE(sums.slots_token_dt + sums.slots_reserved_dt + sums.slots_internal_dt == sums.blocks_used_dt * out.block_size);
     REQUIRE(sums.blocks_used_dt * out.block_size <= sums.slots_busy_dt);
     REQUIRE(sums.blocks_used_peak <= out.usable_blocks);
-    REQUIRE(static_cast<std::int64_t>(run.left.size()) == out.counters.completed + out.counters.rejected);
+    const std::int64_t gave_up = out.counters.timed_out + out.counters.cancelled;
+    REQUIRE(static_cast<std::int64_t>(run.left.size()) == out.counters.completed + out.counters.rejected + gave_up);
     if (!out.stall_report.empty()) return;
 
     // Little's law, exactly: the area under the number in the system is the sum of the times in it.
     Int128 sojourns = 0;
     std::int64_t gaps = 0;
-    for (const RequestRecord& record : out.requests) {
+    for (RequestId id = 0; id < out.requests.size(); ++id) {
+        const RequestRecord& record = out.requests[id];
         if (record.finish == FinishReason::rejected) continue;
-        sojourns += record.e2e.count();
-        gaps += record.measured ? record.output_tokens - 1 : 0;
+        const auto gone = out.unfinished_after.find(id);
+        sojourns += gone == out.unfinished_after.end() ? record.e2e.count() : gone->second.count();
+        gaps += record.measured ? std::max(0, record.output_tokens - 1) : 0;
     }
     REQUIRE(sums.in_system_dt == sojourns);
     REQUIRE(out.itl.count() == gaps);
-    REQUIRE(out.counters.completed + out.counters.rejected == out.counters.arrivals);
+    REQUIRE(out.counters.completed + out.counters.rejected + gave_up == out.counters.arrivals);
     REQUIRE(sums.idle + sums.stepping == out.replicas * span);
 }
 

@@ -18,6 +18,7 @@ struct BatchRow {
     ScheduledRow::Kind kind = ScheduledRow::Kind::running;
     std::int64_t blocks_from = 0;  ///< the row's new blocks start here in the table
     bool samples = false;          ///< it will yield a token
+    RequestId id = 0;              ///< its slot may have another request by the time the results arrive
 };
 
 struct Batch {

@@ -45,6 +45,14 @@ public:
     /// `count` requests, `measured` of them not cut as warm-up, got a token `gap` after their last one.
     virtual void on_next_tokens(std::int64_t /*count*/, std::int64_t /*measured*/, SimDuration /*gap*/, SimTime /*now*/) {}
     virtual void on_finished(RequestId, std::int64_t /*outputs*/, SimTime /*now*/) {}
+    /// Before on_finished(), after Engine::keep_gaps(): all gaps between its tokens, ns; the listener may reorder them.
+    virtual void on_gaps(RequestId, std::vector<std::int64_t>& /*gaps*/) {}
+};
+
+/// What was done for a request that was aborted.
+struct Aborted {
+    std::int64_t outputs = 0;    ///< received
+    std::int64_t scheduled = 0;  ///< tokens scheduled for it, recomputed ones included
 };
 
 /// Slots that are held without holding a computed token, summed over running requests.
@@ -60,11 +68,18 @@ public:
 
     // ---- for the driver
     /// A new request joins the waiting queue; `prompt` < max_model_len. The caller has filled id, priority, lengths, content.
-    void enqueue(NewRequest& request);  ///< may take over its storage
+    /// The slot names it until it leaves.
+    Slot enqueue(NewRequest& request);  ///< may take over its storage
     /// Decides the next step and advances its requests' `computed`; the batch may be empty.
     void schedule(Batch& batch, SimTime now);
     /// The batch's results arrive: tokens are credited, finished requests leave at once. In row order.
     void update(const Batch& batch, SimTime now);
+    /// The request leaves at once, whatever its state: its blocks are free when this returns. Rows of it in flight still cost
+    /// their time, and nobody receives their tokens (vLLM: Scheduler.finish_requests with FINISHED_ABORTED). The listener is
+    /// not told.
+    Aborted abort(Slot slot);
+    /// From here on every request's gaps between tokens are kept until it leaves, for on_gaps().
+    void keep_gaps() { keep_gaps_ = true; }
     /// Requests that got a token or finished in the last update(), in order.
     [[nodiscard]] const std::vector<RequestId>& received() const { return received_; }
     [[nodiscard]] const std::vector<RequestId>& finished() const { return finished_; }
@@ -104,6 +119,7 @@ private:
     void prefill(Batch& batch, const LiveRequest& request, const BatchRow& row);
     void decode(Batch& batch, const LiveRequest& request, const BatchRow& row);
     void finish(Slot slot, SimTime now);
+    void leave(Slot slot);
     void advance(Batch& batch);
     void account(LiveRequest& request);
     void check_invariants() const;
@@ -120,6 +136,7 @@ private:
     std::int64_t unfinished_ = 0;
     std::int64_t outstanding_ = 0;
     std::int64_t step_ = 0;
+    bool keep_gaps_ = false;
     SimTime now_{};
     HeldSlots held_;
     std::vector<RequestId> received_;

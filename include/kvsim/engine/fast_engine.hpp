@@ -35,7 +35,7 @@ public:
 
     FastEngine(const EngineArgs& args, EngineListener& listener, Integrals& integrals, TokenMeter& tokens);
 
-    void enqueue(NewRequest& request);
+    Slot enqueue(NewRequest& request);
     void schedule(Batch& batch, SimTime now);
     void update(const Batch& batch, SimTime now);
 

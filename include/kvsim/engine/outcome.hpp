@@ -13,11 +13,9 @@
 
 namespace kvsim {
 
-enum class FinishReason : std::uint8_t { unfinished, length, stop, rejected, timed_out, cancelled, failed };
-
 /// One request's life. Durations are -1 ns where the point was not reached. Index in Outcome::requests = RequestId.
 struct RequestRecord {
-    SimTime arrival{};      ///< when it was issued (after any client-side concurrency limit)
+    SimTime arrival{};      ///< when it was sent, or meant to be sent (SimulationOptions::latency_from_intended)
     SimDuration queue{-1};  ///< joined the waiting queue -> first scheduled; later re-queues after preemption not counted
     SimDuration ttft{-1};   ///< arrival -> first output token received
     SimDuration e2e{-1};    ///< arrival -> last output token received
@@ -69,7 +67,12 @@ struct Counters {
     std::int64_t arrivals = 0;
     std::int64_t completed = 0;
     std::int64_t rejected = 0;
-    std::int64_t steps = 0;  ///< steps with at least one row
+    std::int64_t timed_out = 0;
+    std::int64_t cancelled = 0;
+    std::int64_t retries = 0;               ///< arrivals that were sent before
+    std::int64_t wasted_tokens = 0;         ///< scheduled for requests that timed out or were cancelled
+    std::int64_t wasted_output_tokens = 0;  ///< received by them
+    std::int64_t steps = 0;                 ///< steps with at least one row
     std::int64_t rows = 0;
     std::int64_t tokens = 0;  ///< scheduled
     std::int64_t recomputed_tokens = 0;
@@ -97,7 +100,7 @@ struct Outcome {
     std::int64_t replicas = 1;
     SimTime first_arrival{};
     SimTime last_arrival{};
-    SimTime end{};  ///< last completion (last event when nothing completed)
+    SimTime end{};  ///< the last request left, or the last step ended (last event when nothing completed)
     std::vector<TimelineSample> timeline;
     std::vector<std::string> warnings;
     std::string stall_report;  ///< not empty: nothing could ever be scheduled again; the state of every replica
@@ -105,6 +108,11 @@ struct Outcome {
     std::map<RequestId, std::string> external_ids;
     std::map<RequestId, std::string> classes;
     std::map<RequestId, std::string> sessions;
+    std::map<RequestId, std::string> tenants;
+    std::map<RequestId, std::int32_t> attempts;         ///< of retries: how many times it was sent before
+    std::map<RequestId, SimDuration> client_queue;      ///< of those that waited: from the intended arrival to being sent
+    std::map<RequestId, SimDuration> unfinished_after;  ///< of those that timed out or were cancelled: arrival to leaving
+    std::vector<SimDuration> itl_p99;  ///< by request, of its own gaps, -1 ns without any; empty unless asked for
 };
 
 }  // namespace kvsim

@@ -71,10 +71,26 @@ public:
     }
 
     /// A request joins the waiting queue; an idle replica wakes at start_step().
-    void enqueue(NewRequest& request, SimTime now) {
+    Slot enqueue(NewRequest& request, SimTime now) {
         integrate(now);
-        engine_.enqueue(request);
+        const Slot slot = engine_.enqueue(request);
         if (!flying_) due_ = true;
+        return slot;
+    }
+
+    /// The request in `slot` leaves unfinished; who waited behind it may run.
+    Aborted abort(Slot slot, SimTime now) {
+        if constexpr (fast) {
+            KVSIM_CHECK(false, "the fast engine does not abort");
+            return {};
+        } else {
+            integrate(now);
+            if (!flying_) due_ = true;
+            return engine_.abort(slot);
+        }
+    }
+    void keep_gaps() {
+        if constexpr (!fast) engine_.keep_gaps();
     }
 
     /// If the batch in progress ends now, its results arrive.
@@ -88,7 +104,8 @@ public:
         if (waited) integrals_.finished_while_waiting += before - engine_.unfinished();
         flying_ = false;
         due_ = true;
-        if (engine_.unfinished() == 0) has_next_ = false;  // the trailing batch without rows leaves with the last request
+        // The trailing batch without rows leaves with the last request; one whose requests were all aborted still runs.
+        if (engine_.unfinished() == 0 && next_->empty()) has_next_ = false;
         if (record_open_) close_record(current_->step, now);
     }
 
@@ -97,11 +114,12 @@ public:
         if (flying_ || !due_) return;
         integrate(now);
         due_ = false;
-        if (engine_.unfinished() == 0) {
-            bound_ = Bound::no_waiting;
-        } else if (has_next_ && !next_->empty()) {
+        if (has_next_ && !next_->empty()) {
             std::swap(current_, next_);
             launch(now);
+        } else if (engine_.unfinished() == 0) {
+            bound_ = Bound::no_waiting;
+            has_next_ = false;
         } else {
             schedule_until_rows(now);
         }

@@ -50,6 +50,8 @@ struct LiveRequest {
 
     SimTime last_token{};
     bool measured = true;
+    std::int64_t scheduled = 0;      ///< tokens of all its rows so far
+    std::vector<std::int64_t> gaps;  ///< between its tokens, ns; kept on demand
 
     [[nodiscard]] std::int64_t tokens() const { return prompt + outputs; }
     /// Tokens whose KV it will have written at its end: the last output token is never computed.

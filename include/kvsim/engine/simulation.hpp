@@ -22,7 +22,10 @@ struct SimulationOptions {
     std::int64_t replicas = 1;
     SimDuration api{};                            ///< between arrival and joining the waiting queue; part of TTFT, not of queue
     std::optional<std::int64_t> max_concurrency;  ///< requests issued and not finished; the others wait at the client
-    std::optional<SimDuration> warmup_time;       ///< requests arriving earlier than this after the first are not measured
+    /// Where requests wait at the client their latencies count from when they were meant to be sent, not from when they were.
+    bool latency_from_intended = false;
+    bool itl_per_request = false;            ///< fill Outcome::itl_p99
+    std::optional<SimDuration> warmup_time;  ///< requests arriving earlier than this after the first are not measured
     std::optional<std::int64_t> warmup_requests;
     SimDuration timeline_interval{};                                       ///< 0: no timeline
     std::function<void(std::int64_t replica, const StepRecord&)> on_step;  ///< step log; keeps block identities

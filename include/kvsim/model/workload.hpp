@@ -26,9 +26,12 @@ constexpr std::uint64_t private_tokens(RequestId id) {
     return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(id) << 31);
 }
 
+/// How a request left; unfinished while it has not.
+enum class FinishReason : std::uint8_t { unfinished, length, stop, rejected, timed_out, cancelled, failed };
+
 /// One request as the client sends it.
 struct Arrival {
-    SimTime time{};                  ///< intended arrival
+    SimTime time{};                  ///< intended arrival; earlier than next_time() if it waited at the client
     std::int64_t prompt_tokens = 0;  ///< >= 1
     std::int64_t output_tokens = 0;  ///< >= 1; the engine cuts it to max_model_len - prompt_tokens
     std::int64_t priority = 0;       ///< lower is more urgent
@@ -38,22 +41,33 @@ struct Arrival {
     std::string external_id;         ///< the trace's request_id; empty: the index
     std::string request_class;       ///< empty: no class
     std::string session_id;          ///< empty: no session
+    std::string tenant;              ///< empty: none named
+    // When the client gives up, counted from `time`; zero: never.
+    SimDuration timeout{};       ///< without the last token: timed out
+    SimDuration ttft_timeout{};  ///< without the first token: timed out
+    SimDuration cancel_after{};  ///< without the last token: cancelled, nobody wants the answer any more
+    std::int32_t attempt = 0;    ///< how many times it was sent before (retries)
 };
 
 class Workload {
 public:
     virtual ~Workload() = default;
-    /// Intended time of the next request, or nullopt when there is none (a closed loop may get one by finished()).
-    /// Never earlier than the last popped one's.
+    /// When the next request is sent, or nullopt when there is none (a closed loop may get one by finished()). Never earlier
+    /// than the last popped one's.
     [[nodiscard]] virtual std::optional<SimTime> next_time() = 0;
     /// Takes the next request into `out` (reusing its storage); only after next_time() gave a time. Reading a trace may throw
     /// UserError.
     virtual void pop(Arrival& out) = 0;
-    /// Tells a closed loop that request `id` left the system at `now`.
-    virtual void finished(RequestId id, SimTime now) {
+    /// Tells a closed loop that request `id` left the system at `now` with `outputs` received tokens. Called in the order of
+    /// leaving; a request that timed out at the client before it was sent leaves when its turn would have come.
+    virtual void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) {
         static_cast<void>(id);
         static_cast<void>(now);
+        static_cast<void>(reason);
+        static_cast<void>(outputs);
     }
+    /// Whether a request may have a timeout or be cancelled.
+    [[nodiscard]] virtual bool may_cancel() const { return false; }
     /// Whether finished() may bring arrivals forward (a closed loop).
     [[nodiscard]] virtual bool closed_loop() const { return true; }
     /// Whether no request's output tokens ever occur in another request's prompt or outputs (a preempted request looks up its
