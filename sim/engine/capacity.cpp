@@ -37,6 +37,8 @@ std::optional<double> saturated_rate(const SimulationOptions& options, const Ste
     plain.max_concurrency.reset();
     plain.warmup_time.reset();
     plain.warmup_requests.reset();
+    plain.measured_end.reset();
+    plain.window = {};
     Backlog backlog(workload, most);
     Outcome outcome;
     try {

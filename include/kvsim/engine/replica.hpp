@@ -136,6 +136,11 @@ public:
         }
     }
 
+    /// What integrate(now) would add to Integrals::blocks_used_dt.
+    [[nodiscard]] Int128 blocks_used_until(SimTime now) const {
+        return static_cast<Int128>(engine_.used_blocks()) * (now - integrated_).count();
+    }
+
     /// The state is constant between two instants at which something happens; called first at each.
     void integrate(SimTime now) {
         const std::int64_t dt = (now - integrated_).count();
