@@ -71,6 +71,7 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     p.options.warmup_time = p.scenario.measure.warmup_time;
     p.options.warmup_requests = p.scenario.measure.warmup_requests;
     if (p.scenario.output.timeline) p.options.timeline_interval = p.scenario.output.timeline_interval;
+    p.options.window = p.scenario.measure.window.value_or(SimDuration::zero());
     p.options.stop = &stop_requested();
     return p;
 }

@@ -163,7 +163,8 @@ bool read_cooldown(MeasureConfig& into, const Value& value, Diagnostics& diagnos
 const Schema<MeasureConfig>& measure_schema() {
     static const Schema<MeasureConfig> schema{
         custom<MeasureConfig>("warmup", "none | duration | N requests | P% | auto",
-                              "first arrivals that are simulated but not measured; auto: MSER-5 finds their number", read_warmup)
+                              "first arrivals that are simulated but not measured; auto: MSER-5 finds their number",
+                              read_warmup)
             .by_default("none"),
         custom<MeasureConfig>("cooldown", "none | duration | N requests | P%",
                               "last arrivals that are simulated but not measured", read_cooldown)

@@ -103,7 +103,8 @@ Confidence confidence(std::span<const std::int64_t> series, const std::array<dou
     const std::size_t k = batch_count(series.size());
     if (k == 0) return out;
     std::array<std::int64_t, 4> limits{};
-    for (std::size_t q = 0; q < limits.size(); ++q) limits[q] = static_cast<std::int64_t>(std::floor(at[q] + 1e-3));  // `at` may have been scaled
+    for (std::size_t q = 0; q < limits.size(); ++q)
+        limits[q] = static_cast<std::int64_t>(std::floor(at[q] + 1e-3));  // `at` may have been scaled
 
     std::vector<double> means;
     std::array<std::vector<double>, 4> below;

@@ -98,8 +98,7 @@ DistributionInterval scaled(const Confidence& c, double unit) {
 
 // `series`: ns, in order of arrival; `d` is its distribution in ms.
 DistributionInterval interval_of(std::string_view name, std::span<const std::int64_t> series, const Distribution& d, Tally& t) {
-    const Confidence c =
-        confidence(series, {d.p50 * ns_per_ms, d.p90 * ns_per_ms, d.p95 * ns_per_ms, d.p99 * ns_per_ms});
+    const Confidence c = confidence(series, {d.p50 * ns_per_ms, d.p90 * ns_per_ms, d.p95 * ns_per_ms, d.p99 * ns_per_ms});
     if (c.correlated) t.correlated.emplace_back(name);
     return scaled(c, ns_per_ms);
 }
@@ -441,11 +440,11 @@ constexpr std::array columns{
     Column{"served_rate_req_s", Unit::per_second, get<&S::served_rate_req_s>},
     Column{"unmeasured_requests", Unit::count, get<&S::unmeasured_requests>},
     Column{"steady_state", Unit::text, get<&S::steady_state>},
-#define KVSIM_INTERVAL_COLUMNS(name)                                                           \
-    Column{#name "_mean_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::mean>},            \
-        Column{#name "_p50_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::p50>},          \
-        Column{#name "_p90_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::p90>},          \
-        Column{#name "_p95_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::p95>},          \
+#define KVSIM_INTERVAL_COLUMNS(name)                                                  \
+    Column{#name "_mean_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::mean>},   \
+        Column{#name "_p50_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::p50>}, \
+        Column{#name "_p90_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::p90>}, \
+        Column{#name "_p95_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::p95>}, \
         Column{#name "_p99_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::p99>}
     KVSIM_INTERVAL_COLUMNS(ttft),
     KVSIM_INTERVAL_COLUMNS(tpot),

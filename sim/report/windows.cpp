@@ -35,7 +35,7 @@ struct Share {
 /// Of one window and class.
 struct Row {
     std::int64_t arrivals = 0, measured = 0, completions = 0, rejected = 0, timed_out = 0, cancelled = 0;
-    std::int64_t output_tokens = 0, total_tokens = 0;  // of the completions
+    std::int64_t output_tokens = 0, total_tokens = 0;    // of the completions
     std::array<std::vector<std::int64_t>, 4> latencies;  // queue, ttft, tpot, e2e
     std::array<Share, 5> attainment;                     // ttft, tpot, e2e, queue, all
 };
@@ -87,8 +87,7 @@ void write_row(std::string& out, std::int64_t window, SimTime start, SimDuration
     std::string quoted;
     append_csv_field(quoted, name);
     line.cell(quoted);
-    for (const std::int64_t n :
-         {row.arrivals, row.measured, row.completions, row.rejected, row.timed_out, row.cancelled})
+    for (const std::int64_t n : {row.arrivals, row.measured, row.completions, row.rejected, row.timed_out, row.cancelled})
         line.count(n);
     line.ratio(static_cast<double>(row.arrivals), seconds);
     line.ratio(static_cast<double>(row.completions), seconds);

@@ -171,6 +171,7 @@ void add_client_keys(Json& json, const RunInfo& info, const Summary& s) {
     metric("e2el", c.e2el);
 }
 
+// Without its closing brace.
 void add_kvsim_object(Json& json, const RunInfo& info, const Outcome& outcome, const Summary& s) {
     json.key("kvsim");
     json.open('{');
@@ -263,7 +264,6 @@ void add_kvsim_object(Json& json, const RunInfo& info, const Outcome& outcome, c
     json.member("e2e", "arrival to last output token; e2el in the keys of vllm bench serve");
     json.member("queue", "joining the waiting queue to first being scheduled; later waits after preemption not counted");
     json.member("scope", "keys outside kvsim: all completed requests; inside: measured requests, engine figures the whole run");
-    json.close('}');
     json.close('}');
 }
 
@@ -372,12 +372,17 @@ std::string summary_csv(std::span<const Summary> summaries) {
     return out;
 }
 
-std::string summary_json(const RunInfo& info, const Outcome& outcome, const Summary& summary) {
+std::string summary_json(const RunInfo& info, const Outcome& outcome, const Summary& summary, std::string_view extra) {
     std::string out;
     Json json(out);
     json.open('{');
     add_client_keys(json, info, summary);
     add_kvsim_object(json, info, outcome, summary);
+    if (!extra.empty()) {
+        out += ", ";
+        out += extra;
+    }
+    out += '}';  // of kvsim
     json.close('}');
     return out;
 }

@@ -9,8 +9,8 @@
 namespace kvsim {
 
 /// One row per window, and behind it one per class where requests have classes (then the engine's columns are empty). Windows
-/// are [k w, (k + 1) w) in simulated time, the last one ends with the run and includes its end; `window_s` is how much of it the
-/// run covers. All requests count, measured or not: `measured` says how many were.
+/// are [k w, (k + 1) w) in simulated time, the last one ends with the run and includes its end; `window_s` is how much of it
+/// the run covers. All requests count, measured or not: `measured` says how many were.
 ///
 /// arrivals, measured, rejected, timed_out, cancelled, the latencies and the attainments are of the requests that ARRIVE in the
 /// window, so that a burst's damage stands where it came from; completions, their tokens and throughputs count where they
