@@ -21,6 +21,7 @@ namespace {
 constexpr std::array commands{
     Command{"run", "simulate scenarios (the default: kvsim SCENARIO.yaml...)", run_command},
     Command{"memory", "how much KV cache fits, term by term, and how many requests that serves", memory_command},
+    Command{"from-vllm", "a scenario from an engine's command line and start-up log", from_vllm_command},
     Command{"conformance", "replay recorded engine decisions and compare step by step", conformance_command},
     Command{"check", "validate scenarios without running them; statistics of a trace", check_command},
     Command{"list", "the models, GPUs, presets and pieces a scenario may name", list_command},

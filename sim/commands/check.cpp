@@ -15,6 +15,7 @@ int check_command(const std::vector<std::string>& args) {
                       "kvsim check [SCENARIO.yaml...] [options]",
                       "Validates scenarios and lists everything that is wrong with them; describes traces.",
                       {{"set", "KEY.PATH=VALUE", "change a key of the scenarios first", true},
+                       {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
                        {"stats", "TRACE", "print what a trace holds: lengths, arrivals, prefix reuse", true},
                        {"trace-format", "FORMAT", "of the trace; by default its content tells"},
                        {"trace-block-size", "N", "tokens per hash id (512)"}},
@@ -35,7 +36,7 @@ int check_command(const std::vector<std::string>& args) {
     for (const std::string& file : given->positional) {
         try {
             config::Diagnostics diagnostics;
-            const Prepared prepared = prepare(file, given->all("set"), diagnostics);
+            const Prepared prepared = prepare(file, given->all("set"), diagnostics, given->text("catalog").value_or(""));
             for (const std::string& warning : diagnostics.warnings()) log_diagnostic(warning);
             diagnostics.throw_if_errors();
             for (const std::string& warning : prepared.deployment.warnings) log_warning(file + ": " + warning);

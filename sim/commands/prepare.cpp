@@ -46,7 +46,8 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
 
 }  // namespace
 
-Prepared prepare(const std::filesystem::path& file, const std::vector<std::string>& sets, config::Diagnostics& diagnostics) {
+Prepared prepare(const std::filesystem::path& file, const std::vector<std::string>& sets, config::Diagnostics& diagnostics,
+                 const std::filesystem::path& catalog) {
     Prepared p;
     config::Value root = config::load_yaml(file, diagnostics);
     if (!diagnostics.ok()) return p;
@@ -54,7 +55,10 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     p.scenario = config::read_scenario(root, file, diagnostics);
     if (!root.is_map()) return p;  // it lacks every key; that it is no map has been reported
     const std::size_t before = diagnostics.error_count();
-    p.deployment = resolve_deployment(p.scenario, Catalog::open(), diagnostics);
+    p.deployment = resolve_deployment(p.scenario, Catalog::open(catalog), diagnostics);
+    if (const std::string why = p.deployment.unsupported_run(); !why.empty()) {
+        diagnostics.error(p.scenario.model.mark, why + "; a run does not support that in this version (`kvsim memory` does)");
+    }
     // An unnamed model follows from the GPU; without one that error is enough.
     if (diagnostics.error_count() == before || !p.scenario.step_time.name.empty())
         p.step_time = make_step_time(p.scenario.step_time, p.deployment, diagnostics);
@@ -76,13 +80,14 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     return p;
 }
 
-std::vector<Prepared> prepare_all(const std::vector<std::string>& files, const std::vector<std::string>& sets) {
+std::vector<Prepared> prepare_all(const std::vector<std::string>& files, const std::vector<std::string>& sets,
+                                  const std::filesystem::path& catalog) {
     std::vector<Prepared> all;
     std::string errors;
     for (const std::string& file : files) {
         try {
             config::Diagnostics diagnostics;
-            all.push_back(prepare(file, sets, diagnostics));
+            all.push_back(prepare(file, sets, diagnostics, catalog));
             diagnostics.throw_if_errors();
         } catch (const UserError& e) {
             if (!errors.empty()) errors += '\n';

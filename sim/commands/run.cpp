@@ -49,6 +49,7 @@ const Usage& usage() {
          {"steps", "FILE", "log every engine step as a JSON line"},
          {"replications", "N",
           "run under the seeds S ... S+N-1: replications.csv, and means with 95 % intervals in summary.csv"},
+         {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
          {"quiet", "", "print nothing but errors and failed assertions"},
          {"log-level", "LEVEL", "trace, debug, info, warn, error or off, on standard error (warn)"}},
         "a scenario file",
@@ -219,7 +220,7 @@ int run_command(const std::vector<std::string>& args) {
     std::vector<std::string> sets = given->all("set");
     if (const auto seed = given->text("seed")) sets.push_back("seed=" + *seed);
 
-    const std::vector<Prepared> all = prepare_all(files, sets);
+    const std::vector<Prepared> all = prepare_all(files, sets, given->text("catalog").value_or(""));
     check_names(all);
     const std::vector<OutputFolder> folders = make_folders(all, given->text("out"));
 

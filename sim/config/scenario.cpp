@@ -33,6 +33,9 @@ const Schema<HardwareConfig>& hardware_schema() {
             .by_default("1"),
         field("data_parallel_size", &HardwareConfig::data_parallel_size, "engine copies within a deployment", up_to(1024))
             .by_default("1"),
+        field("decode_context_parallel_size", &HardwareConfig::decode_context_parallel_size,
+              "ranks that share the tokens of one request (memory only)", up_to(1024))
+            .by_default("1"),
         field("replicas", &HardwareConfig::replicas, "independent deployments behind the router", up_to(65535))
             .by_default("1")};
     return schema;
@@ -42,6 +45,8 @@ const Schema<EngineConfig>& engine_schema() {
     static const Schema<EngineConfig> schema{
         field("preset", &EngineConfig::preset, "engine whose decisions are taken; defaults of every other key")
             .by_default("vllm-v1"),
+        field("version", &EngineConfig::version,
+              "engine version whose memory accounting and defaults apply: vllm-0.11.0, sglang, trtllm (default: the preset's)"),
         field("scheduling_policy", &EngineConfig::scheduling_policy, "order of the waiting queue (default: the preset's)")
             .one_of({"fcfs", "priority"}),
         field("kv_cache_dtype", &EngineConfig::kv_cache_dtype, "element type of the KV cache")
@@ -63,10 +68,26 @@ const Schema<EngineConfig>& engine_schema() {
               Range{2, 1e9}),
         field("kv_cache_memory_bytes", &EngineConfig::kv_cache_memory_bytes, "KV memory per GPU, instead of deriving it",
               positive),
+        field("weights_memory_bytes", &EngineConfig::weights_memory_bytes, "weights per GPU, instead of computing them",
+              non_negative),
         field("activation_memory_bytes", &EngineConfig::activation_memory_bytes,
               "activation peak per GPU, instead of estimating it", non_negative),
         field("non_torch_memory_bytes", &EngineConfig::non_torch_memory_bytes,
               "memory outside the framework's allocator per GPU, instead of estimating it", non_negative),
+        field("cuda_graph_memory_bytes", &EngineConfig::cuda_graph_memory_bytes,
+              "CUDA graphs per GPU, instead of estimating them; inside the budget from vLLM 0.21 on", non_negative),
+        field("enforce_eager", &EngineConfig::enforce_eager, "no CUDA graphs").by_default("false"),
+        field("enable_expert_parallel", &EngineConfig::enable_expert_parallel,
+              "ranks hold whole experts instead of a slice of each (memory only)")
+            .by_default("false"),
+        field("disable_hybrid_kv_cache_manager", &EngineConfig::disable_hybrid_kv_cache_manager,
+              "windowed layers keep whole contexts")
+            .by_default("false"),
+        field("draft_layers", &EngineConfig::draft_layers, "KV layers of a draft model (memory only)", Range{0, 1000})
+            .by_default("0"),
+        field("num_speculative_tokens", &EngineConfig::num_speculative_tokens,
+              "drafted tokens a step: further blocks of a recurrent state (memory only)", Range{0, 1000})
+            .by_default("0"),
         field("enable_prefix_caching", &EngineConfig::enable_prefix_caching,
               "reuse of KV blocks with equal prefixes (default: the preset's)"),
         field("enable_chunked_prefill", &EngineConfig::enable_chunked_prefill,
@@ -230,8 +251,7 @@ constexpr std::array engine_refused{
     KnownKey{"kv_offloading_backend", ""},
     KnownKey{"kv_transfer_config", ""},
     KnownKey{"speculative_config", ""},
-    KnownKey{"enable_expert_parallel", ""},
-    KnownKey{"decode_context_parallel_size", ""},
+    KnownKey{"decode_context_parallel_size", "belongs under hardware"},
     KnownKey{"prefill_context_parallel_size", ""},
     KnownKey{"stream_interval", ""},
     KnownKey{"prefill_schedule_interval", ""},

@@ -22,9 +22,17 @@ Engine::Engine(const EngineArgs& args, EngineListener& listener)
     : args_(args),
       listener_(listener),
       waiting_(make_waiting_queue(args.scheduling_policy, requests_)),
-      kv_(make_paged_kv(args.num_gpu_blocks - 1, args.block_size, args.enable_prefix_caching)),
+      kv_(args.kv_groups.empty() ? make_paged_kv(args.num_gpu_blocks - 1, args.block_size, args.enable_prefix_caching)
+                                 : make_group_kv(args)),
       scheduler_(make_vllm_v1_scheduler()),
-      watermark_blocks_(static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)))) {
+      watermark_blocks_(static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)))),
+      slots_per_block_(kvsim::slots_per_block(args)) {
+    for (const BlockGroup& group : args.kv_groups) {
+        if (group.rule != BlockGroup::Rule::sliding && group.rule != BlockGroup::Rule::chunked) continue;
+        const WindowContext window{group.window, group.rule == BlockGroup::Rule::chunked, 0};
+        const auto same = [&](const WindowContext& w) { return w.window == window.window && w.chunked == window.chunked; };
+        if (std::none_of(windows_.begin(), windows_.end(), same)) windows_.push_back(window);
+    }
     KVSIM_CHECK(args.num_gpu_blocks >= 1 && args.block_size >= 1 && args.max_num_seqs >= 1, "engine arguments were checked");
 }
 
@@ -57,6 +65,7 @@ Slot Engine::enqueue(NewRequest& request) {
 void Engine::schedule(Batch& batch, SimTime now) {
     batch.clear();
     batch.step = step_++;
+    if (batch.windows.size() != windows_.size()) batch.windows = windows_;
     now_ = now;
     scheduler_->plan(*this, batch);
     advance(batch);
@@ -93,6 +102,7 @@ void Engine::advance(Batch& batch) {
     }
     batch.shape.sequences = static_cast<std::int64_t>(batch.rows.size());
     batch.shape.chunks = batch.chunks;
+    batch.shape.windows = batch.windows;
 }
 
 void Engine::admit(Batch& batch, PrefixHit hit, std::int64_t tokens) {
@@ -104,7 +114,7 @@ void Engine::admit(Batch& batch, PrefixHit hit, std::int64_t tokens) {
     outstanding_ -= request.computed;
     listener_.on_admitted(request.id, request.admitted_before, request.tokens(), request.computed, now_);
     const auto kind = request.state == RequestState::preempted ? ScheduledRow::Kind::resumed : ScheduledRow::Kind::fresh;
-    kv_->admit(request, hit, ceil_div(request.computed + tokens, args_.block_size));
+    kv_->admit(request, hit, request.computed + tokens);
     kv_->publish(request, request.computed + tokens);
     request.state = RequestState::running;
     request.admitted_before = true;
@@ -116,7 +126,7 @@ void Engine::admit(Batch& batch, PrefixHit hit, std::int64_t tokens) {
 void Engine::extend(Batch& batch, Slot slot, std::int64_t tokens, std::int64_t new_blocks) {
     LiveRequest& request = requests_[slot];
     const auto held = static_cast<std::int64_t>(request.table.size());
-    kv_->extend(request, new_blocks);
+    kv_->extend(request, request.computed + tokens, new_blocks);
     kv_->publish(request, std::min(request.computed + tokens, request.tokens()));
     request.row = static_cast<std::int64_t>(batch.rows.size());
     batch.rows.push_back({slot, tokens, request.computed, ScheduledRow::Kind::running, held, false});
@@ -133,6 +143,7 @@ void Engine::decode(Batch& batch, const LiveRequest& request, [[maybe_unused]] c
     ++batch.shape.tokens;
     ++batch.shape.decode_rows;
     batch.shape.decode_context += request.computed + 1;
+    for (WindowContext& window : batch.windows) window.context += window.attended(request.computed + 1);
 }
 
 std::int64_t Engine::preempt(Batch& batch, std::size_t index) {
@@ -216,6 +227,14 @@ void Engine::update(const Batch& batch, SimTime now) {
     check_invariants();
 }
 
+void Engine::account_tables(LiveRequest& request) {
+    const HeldSlots held = kv_->unfilled(request);
+    request.reserved_slots = held.reserved;
+    request.internal_slots = held.internal;
+    held_.reserved += held.reserved;
+    held_.internal += held.internal;
+}
+
 /// Keeps the waste shares of one request current.
 void Engine::account(LiveRequest& request) {
     held_.reserved -= request.reserved_slots;
@@ -223,6 +242,7 @@ void Engine::account(LiveRequest& request) {
     request.reserved_slots = 0;
     request.internal_slots = 0;
     if (request.state != RequestState::running) return;
+    if (!request.tables.empty()) return account_tables(request);
     const std::int64_t slots = static_cast<std::int64_t>(request.table.size()) * args_.block_size;
     const std::int64_t final = request.final_computed();
     request.reserved_slots = std::max<std::int64_t>(0, std::min(slots, final) - request.computed);
@@ -250,8 +270,8 @@ std::string describe_head(const std::string& name, std::int64_t prompt, std::int
                           const EngineArgs& args, std::int64_t watermark_blocks) {
     std::string text = "; the head of the queue, request " + name + ", has " + std::to_string(prompt + outputs) +
                        " tokens (prompt " + std::to_string(prompt) + ", outputs " + std::to_string(outputs) + " of " +
-                       std::to_string(max_tokens) + ") and needs " +
-                       std::to_string(ceil_div(prompt + outputs, args.block_size)) + " blocks to be admitted";
+                       std::to_string(max_tokens) + ") and needs " + std::to_string(admission_blocks(args, prompt + outputs)) +
+                       " blocks to be admitted";
     if (watermark_blocks > 0) text += ", with " + std::to_string(watermark_blocks) + " kept free (watermark)";
     return text;
 }
@@ -264,8 +284,9 @@ void Engine::check_invariants() const {
     for (const Slot slot : running_) {
         const LiveRequest& request = requests_[slot];
         KVSIM_CHECK(request.state == RequestState::running, "running() holds running requests");
-        KVSIM_CHECK(static_cast<std::int64_t>(request.table.size()) * args_.block_size >= request.computed,
-                    "computed tokens have a slot");
+        const std::int64_t room =
+            request.tables.empty() ? static_cast<std::int64_t>(request.table.size()) * args_.block_size : request.room;
+        KVSIM_CHECK(room >= request.computed, "computed tokens have a slot");
         held.reserved += request.reserved_slots;
         held.internal += request.internal_slots;
     }
@@ -276,10 +297,19 @@ void Engine::check_invariants() const {
 
 void fill_scheduled(StepRecord& record, const Engine& engine, const Batch& batch) {
     record.step = batch.step;
+    record.scheduled.reserve(batch.rows.size());
     for (const BatchRow& row : batch.rows) {
         const LiveRequest& request = engine.request(row.slot);
-        record.scheduled.push_back(
-            {request.id, row.tokens, row.computed, row.kind, {request.table.begin() + row.blocks_from, request.table.end()}});
+        ScheduledRow& out = record.scheduled.emplace_back();
+        out.id = request.id;
+        out.tokens = row.tokens;
+        out.computed = row.computed;
+        out.kind = row.kind;
+        if (request.tables.empty()) {
+            out.blocks.assign(request.table.begin() + row.blocks_from, request.table.end());
+        } else {
+            record_tables(engine.args(), request, row.kind == ScheduledRow::Kind::running ? row.computed : 0, out);
+        }
     }
     record.total_tokens = batch.shape.tokens;
     record.preempted = batch.preempted;

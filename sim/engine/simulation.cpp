@@ -300,7 +300,7 @@ private:
     // The engine's front end refuses such requests; one more token than the prompt must fit.
     [[nodiscard]] bool fits(const Arrival& arrival) const {
         return arrival.prompt_tokens < options_.engine.max_model_len &&
-               ceil_div(arrival.prompt_tokens + 1, options_.engine.block_size) <= out_.usable_blocks;
+               admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks;
     }
 
     void reject(RequestId id) {

@@ -1,135 +1,16 @@
-// Paged KV blocks with vLLM V1's free list and hash-chained prefix cache.
-//
-// FREE is kept as two parts whose concatenation is the engine's list: the ids never used so far, ascending (only their first is
-// stored), then the released blocks in a list linked through `nodes_`. Released blocks go to the end and takes come from the
-// front, so no never-used block can ever stand behind a released one.
+// Paged KV blocks of one table per request, with vLLM V1's hash-chained prefix cache.
 
 #include <algorithm>
-#include <vector>
 
-#include "kvsim/base/check.hpp"
-#include "kvsim/base/mix.hpp"
-#include "kvsim/engine/kv_manager.hpp"
+#include "block_pool.hpp"
 
 namespace kvsim {
 namespace {
 
-using BlockId = std::int32_t;
-constexpr BlockId no_block = 0;  // block 0 is the engine's null block and never given out
-
-/// Appends one run of consecutive tokens to the chain.
-void chain(BlockKey& key, std::uint64_t first, std::int64_t count) {
-    const auto n = static_cast<std::uint64_t>(count);
-    key.high = mix(key.high ^ mix(first + 0x9e3779b97f4a7c15ULL) ^ (n << 1));
-    key.low = mix(key.low + mix(first * 0xbf58476d1ce4e5b9ULL + n) + key.high);
-}
-
-/// Walks a request's tokens (prompt runs, then outputs) as maximal runs of consecutive ids, so that equal tokens give equal
-/// keys however their runs were cut.
-class TokenCursor {
-public:
-    TokenCursor(const LiveRequest& request, std::int64_t position) : request_(request) {
-        std::int64_t at = position;
-        while (run_ < runs() && at >= run(run_).count) at -= run(run_++).count;
-        offset_ = at;
-    }
-    /// Chains the next `count` tokens into `key`.
-    void take(std::int64_t count, BlockKey& key) {
-        while (count > 0) {
-            const std::uint64_t first = run(run_).first + static_cast<std::uint64_t>(offset_);
-            std::int64_t length = 0;
-            while (count > 0 && run_ < runs() &&
-                   run(run_).first + static_cast<std::uint64_t>(offset_) == first + static_cast<std::uint64_t>(length)) {
-                const std::int64_t n = std::min(count, run(run_).count - offset_);
-                length += n;
-                count -= n;
-                offset_ += n;
-                if (offset_ == run(run_).count) {
-                    ++run_;
-                    offset_ = 0;
-                }
-            }
-            chain(key, first, length);
-        }
-    }
-
-private:
-    [[nodiscard]] std::size_t runs() const { return request_.content.size() + 1; }
-    [[nodiscard]] TokenRun run(std::size_t i) const {
-        if (i < request_.content.size()) return request_.content[i];
-        // Without content the prompt is a run of its own that the outputs continue.
-        if (request_.content.empty()) return {private_tokens(request_.id), request_.prompt + request_.max_tokens};
-        return {request_.output_base, request_.max_tokens};
-    }
-    const LiveRequest& request_;
-    std::size_t run_ = 0;
-    std::int64_t offset_ = 0;
-};
-
-/// Open-addressing map from key to the earliest registered block of that key.
-class KeyTable {
-public:
-    [[nodiscard]] BlockId find(const BlockKey& key) const {
-        if (slots_.empty()) return no_block;
-        for (std::size_t i = home(key);; i = next(i)) {
-            if (slots_[i].block == no_block) return no_block;
-            if (slots_[i].key == key) return slots_[i].block;
-        }
-    }
-    /// The entry of `key`, made with no_block if it is new; valid until the next call.
-    BlockId& at(const BlockKey& key) {
-        if ((used_ + 1) * 2 > slots_.size()) grow();
-        std::size_t i = home(key);
-        while (slots_[i].block != no_block && !(slots_[i].key == key)) i = next(i);
-        if (slots_[i].block == no_block) {
-            slots_[i].key = key;
-            ++used_;
-        }
-        return slots_[i].block;
-    }
-    void erase(const BlockKey& key) {
-        std::size_t i = home(key);
-        while (!(slots_[i].key == key)) i = next(i);
-        // Backward-shift deletion: no tombstones, so a long run does not slow look-ups down.
-        for (std::size_t j = next(i);; j = next(j)) {
-            if (slots_[j].block == no_block) break;
-            const std::size_t h = home(slots_[j].key);
-            if (((j - h) & mask()) >= ((j - i) & mask())) {
-                slots_[i] = slots_[j];
-                i = j;
-            }
-        }
-        slots_[i].block = no_block;
-        --used_;
-    }
-
-private:
-    struct Entry {
-        BlockKey key;
-        BlockId block = no_block;
-    };
-    [[nodiscard]] std::size_t mask() const { return slots_.size() - 1; }
-    [[nodiscard]] std::size_t home(const BlockKey& key) const { return key.low & mask(); }
-    [[nodiscard]] std::size_t next(std::size_t i) const { return (i + 1) & mask(); }
-    void grow() {
-        std::vector<Entry> old(slots_.empty() ? 1024 : slots_.size() * 2);
-        old.swap(slots_);
-        used_ = 0;
-        for (const Entry& entry : old) {
-            if (entry.block != no_block) at(entry.key) = entry.block;
-        }
-    }
-    std::vector<Entry> slots_;
-    std::size_t used_ = 0;
-};
-
-class PagedKv final : public KvManager {
+class PagedKv final : public PooledKv {
 public:
     PagedKv(std::int64_t usable, std::int64_t block_size, bool prefix_caching)
-        : usable_(usable), block_size_(block_size), caching_(prefix_caching), free_(usable), nodes_(1) {}
-
-    [[nodiscard]] std::int64_t usable() const override { return usable_; }
-    [[nodiscard]] std::int64_t free() const override { return free_; }
+        : PooledKv(usable, block_size, 1), block_size_(block_size), caching_(prefix_caching) {}
 
     PrefixHit lookup(LiveRequest& request) override {
         PrefixHit hit;
@@ -137,25 +18,33 @@ public:
         const std::int64_t most = (request.tokens() - 1) / block_size_;
         make_keys(request, most);
         for (; hit.blocks < most; ++hit.blocks) {
-            const BlockId block = table_.find(request.keys[static_cast<std::size_t>(hit.blocks)]);
+            const BlockId block = find(0, request.keys[static_cast<std::size_t>(hit.blocks)]);
             if (block == no_block) break;
-            if (node(block).users == 0) ++hit.idle;
+            if (idle(block)) ++hit.idle;
         }
         return hit;
     }
 
-    void admit(LiveRequest& request, PrefixHit hit, std::int64_t total) override {
+    AdmissionNeed admission_need(PrefixHit hit, std::int64_t upto, std::int64_t whole) const override {
+        return {ceil_div(upto, block_size_) - hit.blocks + hit.idle, ceil_div(whole, block_size_) - hit.blocks + hit.idle};
+    }
+
+    void admit(LiveRequest& request, PrefixHit hit, std::int64_t upto) override {
         KVSIM_DCHECK(request.table.empty(), "an admitted request holds no blocks");
         for (std::int64_t j = 0; j < hit.blocks; ++j) {
-            const BlockId block = table_.find(request.keys[static_cast<std::size_t>(j)]);
-            if (node(block).users++ == 0) unlink(block);
+            const BlockId block = find(0, request.keys[static_cast<std::size_t>(j)]);
+            hold(block);
             request.table.push_back(block);
         }
         request.registered = hit.blocks;
-        extend(request, total - hit.blocks);
+        extend(request, upto, ceil_div(upto, block_size_) - hit.blocks);
     }
 
-    void extend(LiveRequest& request, std::int64_t need) override {
+    std::int64_t need(LiveRequest& request, std::int64_t upto) override {
+        return ceil_div(upto, block_size_) - static_cast<std::int64_t>(request.table.size());
+    }
+
+    void extend(LiveRequest& request, std::int64_t /*upto*/, std::int64_t need) override {
         KVSIM_CHECK(need <= free_, "blocks are only taken when they are free");
         for (; need > 0; --need) request.table.push_back(take());
     }
@@ -167,104 +56,19 @@ public:
         make_keys(request, full);
         for (; request.registered < full; ++request.registered) {
             const auto j = static_cast<std::size_t>(request.registered);
-            register_block(request.table[j], request.keys[j]);
+            register_block(request.table[j], 0, request.keys[j]);
         }
     }
 
     void release(LiveRequest& request) override {
-        for (std::size_t j = request.table.size(); j-- > 0;) {
-            const BlockId block = request.table[j];
-            if (--node(block).users == 0) append(block);
-        }
+        for (std::size_t j = request.table.size(); j-- > 0;) drop(request.table[j]);
         request.table.clear();
         request.registered = 0;
     }
 
 private:
-    struct Node {
-        std::int32_t users = 0;
-        BlockId previous = no_block;  // in FREE; node 0 is the list's end on both sides
-        BlockId next = no_block;
-        bool registered = false;
-        // Registered blocks of one key form a ring in order of registration; the key table points at the first.
-        BlockId twin_next = no_block;
-        BlockId twin_previous = no_block;
-        BlockKey key;
-    };
-
-    [[nodiscard]] Node& node(BlockId block) { return nodes_[static_cast<std::size_t>(block)]; }
-
-    void append(BlockId block) {
-        Node& end = node(no_block);
-        node(block).previous = end.previous;
-        node(block).next = no_block;
-        node(end.previous).next = block;
-        node(no_block).previous = block;
-        ++free_;
-    }
-    void unlink(BlockId block) {
-        node(node(block).previous).next = node(block).next;
-        node(node(block).next).previous = node(block).previous;
-        --free_;
-    }
-    BlockId take() {
-        BlockId block = node(no_block).next;
-        if (static_cast<std::int64_t>(nodes_.size()) <= usable_) {
-            KVSIM_CHECK(nodes_.size() < 0x7fffffff, "more than 2^31 blocks in use");
-            block = static_cast<BlockId>(nodes_.size());
-            nodes_.emplace_back();
-            --free_;
-        } else {
-            unlink(block);
-            if (node(block).registered) unregister(block);
-        }
-        node(block).users = 1;
-        return block;
-    }
-
-    void register_block(BlockId block, const BlockKey& key) {
-        node(block).registered = true;
-        node(block).key = key;
-        BlockId& first = table_.at(key);
-        if (first == no_block) first = block;
-        const BlockId last = first == block ? block : node(first).twin_previous;
-        node(block).twin_next = first;
-        node(block).twin_previous = last;
-        node(last).twin_next = block;
-        node(first).twin_previous = block;
-    }
-    void unregister(BlockId block) {
-        const BlockId next = node(block).twin_next;
-        if (next == block) {
-            table_.erase(node(block).key);
-        } else {
-            BlockId& first = table_.at(node(block).key);
-            if (first == block) first = next;
-            node(next).twin_previous = node(block).twin_previous;
-            node(node(block).twin_previous).twin_next = next;
-        }
-        node(block).registered = false;
-    }
-
-    /// The keys of the first `count` blocks; outputs enter with their ids before they are received, which is harmless because
-    /// nobody asks for a key beyond the received tokens.
-    void make_keys(LiveRequest& request, std::int64_t count) const {
-        auto have = static_cast<std::int64_t>(request.keys.size());
-        if (have >= count) return;
-        BlockKey key = have > 0 ? request.keys.back() : BlockKey{};
-        TokenCursor cursor(request, have * block_size_);
-        for (; have < count; ++have) {
-            cursor.take(block_size_, key);
-            request.keys.push_back(key);
-        }
-    }
-
-    std::int64_t usable_;
     std::int64_t block_size_;
     bool caching_;
-    std::int64_t free_;
-    std::vector<Node> nodes_;  // by block id; grows as never-used blocks are first taken
-    KeyTable table_;
 };
 
 }  // namespace

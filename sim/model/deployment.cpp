@@ -99,10 +99,12 @@ void apply_dtype(ModelSpec& model, const config::EngineConfig& engine, Settings&
         }
     }
     if (engine.quantization && *engine.quantization != "none") {
-        static constexpr std::array<std::string_view, 3> known{"fp8", "awq", "gptq"};
+        static constexpr std::array<std::string_view, 9> known{"fp8",   "awq",          "gptq",      "int8",       "mxfp4",
+                                                               "nvfp4", "bitsandbytes", "gguf_q8_0", "gguf_q4_k_m"};
         if (std::find(known.begin(), known.end(), *engine.quantization) == known.end()) {
-            settings.error("quantization",
-                           "quantization '" + *engine.quantization + "' is not supported (none, fp8, awq, gptq)");
+            settings.error("quantization", "quantization '" + *engine.quantization +
+                                               "' is not supported (none, fp8, awq, gptq, int8, mxfp4, nvfp4, bitsandbytes, "
+                                               "gguf_q8_0, gguf_q4_k_m)");
         } else {
             model.dtype = *engine.quantization;
         }
@@ -112,9 +114,17 @@ void apply_dtype(ModelSpec& model, const config::EngineConfig& engine, Settings&
 /// max_num_seqs and max_num_batched_tokens, which default by GPU and depend on each other and on max_model_len.
 void resolve_batch_limits(const config::EngineConfig& given, Deployment& d, Settings& settings) {
     EngineArgs& engine = d.engine;
-    const bool large = d.gpu && d.gpu->memory.count() >= 70 * GiB && fold_name(d.gpu->name).find("a100") == std::string::npos;
+    const bool v0 = d.version.is_vllm() && d.version.v0;
+    // V1 raises its limits on large cards other than A100; later on more on still larger ones.
+    const std::int64_t memory = d.gpu ? d.gpu->memory.count() : 0;
+    const bool large = memory >= 70 * GiB && !v0 && fold_name(d.gpu->name).find("a100") == std::string::npos;
+    const bool huge = large && memory >= 160 * GiB && d.version.is_vllm() && d.version.at_least(0, 27);
     const std::int64_t default_seqs = large ? 1024 : 256;
-    std::int64_t default_tokens = large ? 8192 : 2048;
+    std::int64_t default_tokens = huge ? 16384 : large ? 8192 : 2048;
+    // V0 has no chunked prefill unless the model is made for more than 32K tokens: one step then takes a longest prompt.
+    if (v0 && !given.enable_chunked_prefill && engine.max_model_len <= 32768) {
+        default_tokens = std::max(default_tokens, engine.max_model_len);
+    }
 
     if (given.max_num_seqs) settings.at_least("max_num_seqs", *given.max_num_seqs, 1, 1'000'000);
     engine.max_num_seqs = settings.take("max_num_seqs", given.max_num_seqs, default_seqs);
@@ -142,6 +152,26 @@ void resolve_batch_limits(const config::EngineConfig& given, Deployment& d, Sett
                        fmt::format("without chunked prefill max_num_batched_tokens {} must be at least max_model_len {}",
                                    *given.max_num_batched_tokens, engine.max_model_len));
     }
+}
+
+/// The block tables of a run's requests; none when that is one table of full attention.
+std::vector<BlockGroup> block_groups(const KvBudget& budget) {
+    std::vector<BlockGroup> out;
+    for (const KvGroup& group : budget.groups) {
+        if (group.tables == 0) continue;  // shares the first one's
+        BlockGroup& block = out.emplace_back();
+        if (group.kind == "sliding") block.rule = BlockGroup::Rule::sliding;
+        if (group.kind == "chunked") block.rule = BlockGroup::Rule::chunked;
+        if (group.kind == "linear") block.rule = BlockGroup::Rule::state;
+        block.block_size = group.block_size;
+        block.window = group.window;
+        block.tables = group.tables;
+        block.state_blocks = group.state_blocks;
+    }
+    const bool plain = out.size() == 1 && out[0].rule == BlockGroup::Rule::full && out[0].tables == 1 &&
+                       out[0].block_size == budget.block_size;
+    if (plain) out.clear();
+    return out;
 }
 
 void resolve_max_model_len(const config::EngineConfig& given, Deployment& d, Settings& settings) {
@@ -185,10 +215,11 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     d.pipeline_parallel_size = scenario.hardware.pipeline_parallel_size;
     d.data_parallel_size = scenario.hardware.data_parallel_size;
     d.replicas = scenario.hardware.replicas;
+    const std::int64_t context_parallel = scenario.hardware.decode_context_parallel_size;
     for (const auto& [key, value] :
          {std::pair{"tensor_parallel_size", d.tensor_parallel_size},
           std::pair{"pipeline_parallel_size", d.pipeline_parallel_size}, std::pair{"data_parallel_size", d.data_parallel_size},
-          std::pair{"replicas", d.replicas}}) {
+          std::pair{"decode_context_parallel_size", context_parallel}, std::pair{"replicas", d.replicas}}) {
         if (value < 1 || value > 65536) {
             diagnostics.error(mark_of(scenario, "hardware", key), fmt::format("{} must be from 1 to 65536, is {}", key, value));
         }
@@ -214,6 +245,17 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         apply_dtype(*d.model, given, settings);
     }
     if (d.gpu) d.gpu_name = d.gpu->name;
+    d.version = version_of_preset(preset->name);
+    const bool versioned = given.version.has_value();
+    if (versioned) {
+        if (const auto version = parse_engine_version(*given.version)) {
+            d.version = *version;
+            settings.deviate("version", d.version.text(), version_of_preset(preset->name).text());
+        } else {
+            settings.error("version", "unknown engine version '" + excerpt(*given.version) +
+                                          "' (vllm-0.11.0, vllm-0.8.5-v0, sglang, trtllm)");
+        }
+    }
 
     if (given.scheduling_policy && *given.scheduling_policy != "fcfs") {
         if (*given.scheduling_policy == "priority") {
@@ -224,8 +266,11 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
             diagnostics.unknown(settings.mark("scheduling_policy"), "scheduling_policy", *given.scheduling_policy, known);
         }
     }
-    engine.block_size = settings.take("block_size", given.block_size, std::int64_t{16});
-    engine.enable_prefix_caching = settings.take("enable_prefix_caching", given.enable_prefix_caching, true);
+    const std::int64_t usual_block = d.version.is_vllm() ? 16 : d.version.family == EngineFamily::sglang ? 1 : 32;
+    engine.block_size = settings.take("block_size", given.block_size, usual_block);
+    // vLLM leaves prefix caching of recurrent states off unless asked for.
+    const bool recurrent = d.model && d.model->layers_of("linear") > 0;
+    engine.enable_prefix_caching = settings.take("enable_prefix_caching", given.enable_prefix_caching, !recurrent);
     engine.enable_chunked_prefill = settings.take("enable_chunked_prefill", given.enable_chunked_prefill, true);
     engine.async_scheduling = settings.take("async_scheduling", given.async_scheduling, true);
     engine.scheduler_reserve_full_isl =
@@ -236,8 +281,9 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     settings.at_least("block_size", engine.block_size, 1, 1'000'000);
     settings.at_least("long_prefill_token_threshold", engine.long_prefill_token_threshold, 0);
     if (!(engine.watermark >= 0 && engine.watermark < 1)) settings.error("watermark", "watermark must be in [0, 1)");
-    const double utilization =
-        settings.take("gpu_memory_utilization", given.gpu_memory_utilization, preset->gpu_memory_utilization);
+    const double utilization = settings.take(
+        "gpu_memory_utilization", given.gpu_memory_utilization,
+        versioned ? default_memory_utilization(d.version, d.tensor_parallel_size) : preset->gpu_memory_utilization);
     if (!(utilization > 0 && utilization <= 1)) {
         settings.error("gpu_memory_utilization", "gpu_memory_utilization must be in (0, 1]");
     }
@@ -268,6 +314,17 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     memory.gpu = d.gpu;
     memory.tensor_parallel_size = d.tensor_parallel_size;
     memory.pipeline_parallel_size = d.pipeline_parallel_size;
+    memory.data_parallel_size = d.data_parallel_size;
+    memory.decode_context_parallel_size = context_parallel;
+    memory.enable_expert_parallel = given.enable_expert_parallel.value_or(false);
+    memory.version = d.version;
+    memory.enforce_eager = given.enforce_eager.value_or(false);
+    memory.enable_prefix_caching = engine.enable_prefix_caching;
+    memory.disable_hybrid_kv_cache_manager = given.disable_hybrid_kv_cache_manager.value_or(false);
+    memory.draft_layers = given.draft_layers.value_or(0);
+    memory.num_speculative_tokens = given.num_speculative_tokens.value_or(0);
+    memory.weights_memory_bytes = given.weights_memory_bytes;
+    memory.cuda_graph_memory_bytes = given.cuda_graph_memory_bytes;
     memory.block_size = engine.block_size;
     memory.max_model_len = engine.max_model_len;
     memory.max_num_seqs = engine.max_num_seqs;
@@ -291,10 +348,39 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     const Value* section = scenario.root.find(d.model ? "model" : "engine");
     if (auto budget = derive_kv_budget(memory, section != nullptr ? section->mark : scenario.root.mark, diagnostics)) {
         d.budget = std::move(*budget);
+        d.memory = std::move(memory);
+        engine.block_size = d.budget.block_size;
         engine.num_gpu_blocks = d.budget.num_gpu_blocks;
+        if (d.version.is_vllm()) engine.kv_groups = block_groups(d.budget);
         d.warnings.insert(d.warnings.end(), d.budget.warnings.begin(), d.budget.warnings.end());
     }
     return d;
+}
+
+std::string Deployment::unsupported_run() const {
+    if (!model) return "";
+    bool several = false;
+    for (const AttentionGroup& group : model->layer_groups()) {
+        several = several || group.kind == "sliding" || group.kind == "chunked" || group.kind == "linear";
+    }
+    if (several && !version.is_vllm()) {
+        return "model " + model_name + " has layers of several kinds, whose blocks " + version.text() +
+               " keeps in separate pools";
+    }
+    std::int64_t tables = 0;
+    double slots = 1;  // at least the least common multiple of the block sizes
+    for (const BlockGroup& group : engine.kv_groups) {
+        tables += group.tables;
+        if (group.rule != BlockGroup::Rule::state) slots *= static_cast<double>(group.block_size);
+    }
+    if (tables > 4096 || slots > 1e15) {
+        return "model " + model_name + " needs " + std::to_string(tables) + " block tables, or blocks of sizes too different";
+    }
+    if (engine.enable_prefix_caching && model->layers_of("linear") > 0) {
+        return "engine.enable_prefix_caching: true with the recurrent layers of " + model_name +
+               " (their states would have to be cached too)";
+    }
+    return "";
 }
 
 std::unique_ptr<StepTimeModel> make_step_time(const config::Choice& choice, const Deployment& deployment,

@@ -120,9 +120,44 @@ std::string hardware_text(const RunInfo& info, const Summary& s) {
     return out + ", " + plural(s.replicas, "replica", "replicas");
 }
 
+/// "6 block tables of 1,024-token windows (16 tokens a block) and 1 of full attention (16 tokens a block)".
+std::string tables_text(const EngineArgs& engine) {
+    std::string out;
+    for (std::size_t g = 0; g < engine.kv_groups.size(); ++g) {
+        const BlockGroup& group = engine.kv_groups[g];
+        const std::string tables = plural(group.tables, "block table", "block tables");
+        out += g == 0 ? tables : (g + 1 < engine.kv_groups.size() ? ", " : " and ") + count_text(group.tables);
+        switch (group.rule) {
+            case BlockGroup::Rule::full:
+                out += fmt::format(" of full attention ({} tokens a block)", count_text(group.block_size));
+                break;
+            case BlockGroup::Rule::sliding:
+                out += fmt::format(" of {}-token windows ({} tokens a block)", count_text(group.window),
+                                   count_text(group.block_size));
+                break;
+            case BlockGroup::Rule::chunked:
+                out += fmt::format(" of {}-token chunks ({} tokens a block)", count_text(group.window),
+                                   count_text(group.block_size));
+                break;
+            case BlockGroup::Rule::state:
+                out += fmt::format(" of recurrent state ({} a request)", plural(group.state_blocks, "block", "blocks"));
+                break;
+        }
+    }
+    return out;
+}
+
 std::string kv_text(const RunInfo& info, const Outcome& o, const Summary& s) {
     std::string out = plural(s.num_gpu_blocks, "block", "blocks");
     if (o.usable_blocks != s.num_gpu_blocks) out += fmt::format(" ({} usable)", count_text(o.usable_blocks));
+    if (!info.engine.kv_groups.empty()) {
+        out += " shared by " + tables_text(info.engine);
+        if (s.replicas > 1) out += ", per replica";
+        if (s.kv_bytes_per_token) {
+            out += fmt::format("; {} per token and rank if all its layers keep it", bytes_text(*s.kv_bytes_per_token));
+        }
+        return out + "; " + info.kv_policy;
+    }
     const std::int64_t tokens = o.usable_blocks * s.block_size;
     out += fmt::format(" x {} tokens = {} live tokens", s.block_size, count_text(tokens));
     if (s.replicas > 1) out += " per replica";

@@ -49,12 +49,21 @@ std::string open_record(const StepRecord& r, const RequestNames& names, bool wit
         append_member(out, ",\"c\":", row.computed);
         out += ",\"k\":\"";
         out += kind_name(row.kind);
-        out += "\",\"b\":[";
-        for (std::size_t b = 0; b < row.blocks.size(); ++b) {
-            if (b > 0) out += ',';
-            append_integer(out, row.blocks[b]);
+        out += "\",\"b\":";
+        // One list, or a list of lists when there are several tables.
+        const std::size_t tables = std::max<std::size_t>(1, row.tables.size());
+        if (!row.tables.empty()) out += '[';
+        for (std::size_t t = 0, b = 0; t < tables; ++t) {
+            out += t > 0 ? ",[" : "[";
+            const std::size_t end = row.tables.empty() ? row.blocks.size() : b + static_cast<std::size_t>(row.tables[t]);
+            for (const std::size_t begin = b; b < end; ++b) {
+                if (b > begin) out += ',';
+                append_integer(out, row.blocks[b]);
+            }
+            out += ']';
         }
-        out += "]}";
+        if (!row.tables.empty()) out += ']';
+        out += '}';
     }
     append_member(out, "],\"total\":", r.total_tokens);
     append_ids(out, ",\"preempted\":", r.preempted, names);

@@ -36,7 +36,7 @@ private:
         const EngineArgs& args = engine.args();
         for (std::size_t i = 0; i < engine.running().size() && budget_ > 0; ++i) {
             const Slot slot = engine.running()[i];
-            const LiveRequest& request = engine.request(slot);
+            LiveRequest& request = engine.request(slot);
             // Its last token is in flight: there is nothing left to compute.
             if (request.in_flight > 0 && request.computed + 2 - request.in_flight >= request.prompt + request.max_tokens)
                 continue;
@@ -44,8 +44,7 @@ private:
             n = std::min({n, budget_, args.max_model_len - 1 - request.computed});
             if (n <= 0) continue;
 
-            const std::int64_t need = ceil_div(std::min(request.computed + n, args.max_model_len), args.block_size) -
-                                      static_cast<std::int64_t>(request.table.size());
+            const std::int64_t need = engine.kv().need(request, request.computed + n);
             while (need > engine.kv().free()) {
                 const std::size_t victim = pick_victim(engine);
                 const Slot victim_slot = engine.running()[victim];
@@ -91,9 +90,9 @@ private:
             }
             n = std::min(n, budget_);
 
-            const std::int64_t free = engine.kv().free() - reserve + hit.blocks - hit.idle;
-            const std::int64_t whole = ceil_div(std::min(head.tokens(), args.max_model_len), args.block_size);
-            if ((args.scheduler_reserve_full_isl && whole > free) || ceil_div(cached + n, args.block_size) > free) {
+            const std::int64_t free = engine.kv().free() - reserve;
+            const AdmissionNeed need = engine.kv().admission_need(hit, cached + n, std::min(head.tokens(), args.max_model_len));
+            if ((args.scheduler_reserve_full_isl && need.whole > free) || need.now > free) {
                 batch.bound = Bound::kv_blocks;
                 return;
             }

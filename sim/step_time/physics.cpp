@@ -97,24 +97,14 @@ PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment&
     linear_ = {bytes_per_weight(model_.dtype), fp8 ? flops_ * fp8_factor : flops_};
     kept_ = {model_.dtype == "float32" ? 4.0 : 2.0, flops_};
 
-    const double element = d(deployment.kv_element_bytes);
-    const double attention_flops = flops_ * c_.ef_a;
-    if (model_.is_mla()) {
-        const double rank = d(model_.mla.kv_lora_rank);
-        const double rope = d(model_.mla.qk_rope_head_dim);
-        kv_read_ = (rank + rope) * element;
-        context_us_ = p_norm(kv_read_ / (bandwidth_ * c_.eb_d), 2 * heads_ * (2 * rank + rope) / attention_flops, 2);
-        mixed_context_us_ = context_us_;
-        chunk_flop_ = 2 * heads_ * (d(model_.mla.qk_nope_head_dim) + rope + d(model_.mla.v_head_dim));
-    } else {
-        kv_read_ = 2 * kv_heads_ * head_dim_ * element;
-        context_us_ = kv_read_ / (bandwidth_ * c_.eb_d);
-        const double rows = c_.R * (c_.packed_gqa == 1 ? kv_heads_ : heads_);
-        mixed_context_us_ = p_norm(context_us_, 4 * rows * head_dim_ / attention_flops, 2);
-        chunk_flop_ = 4 * heads_ * head_dim_;
+    for (const AttentionGroup& group : model_.layer_groups()) {
+        mixers_.push_back(make_mixer(group, deployment));
+        windowed_ = windowed_ || mixers_.back().window.window > 0;
     }
 
     if (model_.is_mla()) description_ += "; latent attention derived, not fitted";
+    if (windowed_) description_ += "; windows at the efficiencies of full attention";
+    if (model_.layers_of("linear") > 0) description_ += "; recurrent layers derived, not fitted";
     if (fp8) description_ += "; fp8 factor " + shortest(fp8_factor) + (std::isnan(c_.fp8_factor) ? " assumed" : "");
     if (deployment.pipeline_parallel_size > 1) description_ += "; pipeline stages one after another";
 }
@@ -124,9 +114,62 @@ double PhysicsModel::gemm(double m, double n, double k, const Precision& precisi
     return c_.t0 + p_norm(bytes / (bandwidth_ * c_.eb), 2 * m * n * k / (precision.flop_us * c_.ef), c_.p);
 }
 
-double PhysicsModel::projections(double t) const {
-    if (!model_.is_mla()) {
-        return gemm(t, (heads_ + 2 * kv_heads_) * head_dim_, hidden_, linear_) + gemm(t, hidden_, heads_ * head_dim_, linear_);
+PhysicsModel::Mixer PhysicsModel::make_mixer(const AttentionGroup& group, const Deployment& deployment) const {
+    const auto d = [](std::int64_t n) { return static_cast<double>(n); };
+    const double element = d(deployment.kv_element_bytes);
+    const double attention_flops = flops_ * c_.ef_a;
+    Mixer m;
+    m.layers = d(group.layers);
+    if (group.kind == "none") {
+        m.kind = Mixer::Kind::none;
+    } else if (group.kind == "linear") {
+        m.kind = Mixer::Kind::state;
+        const StateSpec& state = model_.state;
+        m.sequence_us = 2 * d(state_bytes_per_layer(model_, deployment.tensor_parallel_size)) / (bandwidth_ * c_.eb_d);
+        m.token_flop = 6 * d(state.heads) * d(state.head_dim) * d(state.state_size) / tp_;
+    } else if (group.kind == "mla" || group.kind == "sparse_mla") {
+        m.kind = Mixer::Kind::latent;
+        m.kv_heads = 1;
+        const double rank = d(model_.mla.kv_lora_rank);
+        const double rope = d(model_.mla.qk_rope_head_dim);
+        double kv_read = (rank + rope) * element;
+        if (group.kind == "sparse_mla") {
+            constexpr std::int64_t index_topk = 2048;
+            m.window.window = index_topk;
+            // vLLM's fp8 layout unless 16 bit is asked for: fp8 values, a 32-bit scale for 128 of them, the rotary part in 16
+            // bit.
+            if (element == 1 || deployment.kv_cache_dtype == "auto") kv_read = rank + rank / 128 * 4 + 2 * rope;
+            m.index_flop = 2 * d(model_.index_heads) * d(model_.index_head_dim);
+            m.index_us = p_norm((d(model_.index_head_dim) + 4) / (bandwidth_ * c_.eb_d), m.index_flop / attention_flops, 2);
+        }
+        m.context_us = p_norm(kv_read / (bandwidth_ * c_.eb_d), 2 * heads_ * (2 * rank + rope) / attention_flops, 2);
+        m.mixed_context_us = m.context_us;
+        m.chunk_flop = 2 * heads_ * (d(model_.mla.qk_nope_head_dim) + rope + d(model_.mla.v_head_dim));
+    } else {
+        m.kv_heads = group.kv_heads > 0 ? std::max(1.0, std::floor(d(group.kv_heads) / tp_)) : kv_heads_;
+        m.head_dim = group.head_dim > 0 ? d(group.head_dim) : head_dim_;
+        const double kv_read = 2 * m.kv_heads * m.head_dim * element;
+        m.context_us = kv_read / (bandwidth_ * c_.eb_d);
+        const double rows = c_.R * (c_.packed_gqa == 1 ? m.kv_heads : heads_);
+        m.mixed_context_us = p_norm(m.context_us, 4 * rows * m.head_dim / attention_flops, 2);
+        m.chunk_flop = 4 * heads_ * m.head_dim;
+        if (group.kind == "sliding" || group.kind == "chunked") m.window = {group.window, group.kind == "chunked", 0};
+    }
+    return m;
+}
+
+double PhysicsModel::projections(const Mixer& mixer, double t) const {
+    if (mixer.kind == Mixer::Kind::none) return 0;
+    if (mixer.kind == Mixer::Kind::state) {
+        const StateSpec& state = model_.state;
+        const double inner = static_cast<double>(state.heads * state.head_dim) / tp_;
+        const double keys = static_cast<double>(state.groups * state.state_size) / tp_;
+        return gemm(t, 2 * (inner + keys), hidden_, linear_) + gemm(t, hidden_, inner, linear_);
+    }
+    if (mixer.kind == Mixer::Kind::heads) {
+        const double queries = (model_.attention_gate ? 2 : 1) * heads_;
+        return gemm(t, (queries + 2 * mixer.kv_heads) * mixer.head_dim, hidden_, linear_) +
+               gemm(t, hidden_, heads_ * mixer.head_dim, linear_);
     }
     const auto d = [](std::int64_t n) { return static_cast<double>(n); };
     const MlaSpec& a = model_.mla;
@@ -196,7 +239,8 @@ double PhysicsModel::token_kernels(std::int64_t tokens) const {
     const std::int64_t padded = padded_tokens(tokens);
     return cached(token_cache_, padded, [&] {
         const auto t = static_cast<double>(padded);
-        double us = layers_ * (projections(t) + all_reduce(t));
+        double us = 0;
+        for (const Mixer& m : mixers_) us += m.layers * (projections(m, t) + all_reduce(t));
         if (dense_layers_ > 0) us += dense_layers_ * (elementwise(t, true) + mlp(t));
         if (moe_layers_ > 0) us += moe_layers_ * (elementwise(t, false) + experts(t));
         return us;
@@ -214,19 +258,60 @@ double PhysicsModel::between_steps(std::int64_t sequences) const {
     return async_ ? 0 : 1000 + 22 * static_cast<double>(sequences);
 }
 
+double PhysicsModel::decode_context(const Mixer& mixer, const StepShape& shape) const {
+    if (mixer.window.window == 0 || shape.decode_rows == 0) return static_cast<double>(shape.decode_context);
+    for (const WindowContext& window : shape.windows) {
+        if (window.window == mixer.window.window && window.chunked == mixer.window.chunked) {
+            return static_cast<double>(window.context);
+        }
+    }
+    const std::int64_t mean = std::max<std::int64_t>(1, shape.decode_context / shape.decode_rows);
+    return static_cast<double>(shape.decode_rows * mixer.window.attended(mean));
+}
+
+/// What a chunk's tokens attend to in the mean, half a token less, as c + s/2 has it.
+double PhysicsModel::chunk_context(const Mixer& mixer, const PrefillChunk& chunk) {
+    const auto s = static_cast<double>(chunk.new_tokens);
+    const auto c = static_cast<double>(chunk.context_before);
+    const auto w = static_cast<double>(mixer.window.window);
+    if (mixer.window.window == 0 || chunk.context_before + chunk.new_tokens <= mixer.window.window) return c + s / 2;
+    if (mixer.window.chunked) {
+        const auto below = [w](double n) {  // of tokens 0 .. n - 1
+            const double whole = std::floor(n / w);
+            const double rest = n - whole * w;
+            return (whole * w * w + rest * rest) / 2;
+        };
+        return (below(c + s) - below(c)) / s;
+    }
+    const double growing = std::max(0.0, w - c);  // tokens that still see everything
+    return (growing * (c + growing / 2) + (s - growing) * w) / s;
+}
+
 double PhysicsModel::decode_base(std::int64_t rows, std::int64_t sampled) const {
-    const double attention = layers_ * (c_.at0 + c_.tb * static_cast<double>(rows) * kv_heads_ / c_.sm_count);
+    const auto n = static_cast<double>(rows);
+    double attention = 0;
+    for (const Mixer& m : mixers_) {
+        if (m.kind == Mixer::Kind::none) continue;
+        attention += m.layers * (c_.at0 + c_.tb * n * m.kv_heads / c_.sm_count + n * m.sequence_us);
+    }
     return (token_kernels(rows) + attention + head(sampled) + between_steps(rows)) * 1e3;
 }
 
-double PhysicsModel::mixed_attention(const StepShape& shape) const {
-    double us = c_.at0 + mixed_context_us_ * static_cast<double>(shape.decode_context);
+double PhysicsModel::mixed_attention(const Mixer& mixer, const StepShape& shape) const {
+    if (mixer.kind == Mixer::Kind::none) return 0;
+    if (mixer.kind == Mixer::Kind::state) {
+        return c_.at0 + static_cast<double>(shape.sequences) * mixer.sequence_us +
+               static_cast<double>(shape.tokens) * mixer.token_flop / (flops_ * c_.ef_a);
+    }
+    double us = c_.at0 + mixer.mixed_context_us * decode_context(mixer, shape);
+    us += mixer.index_us * static_cast<double>(shape.decode_context);
     std::int64_t longest = 0;
     for (const PrefillChunk& chunk : shape.chunks) {
         const auto s = static_cast<double>(chunk.new_tokens);
-        const double full = s * (static_cast<double>(chunk.context_before) + s / 2 + c_.dl) * chunk_flop_ / (flops_ * c_.ef_a);
+        const double full = s * (chunk_context(mixer, chunk) + c_.dl) * mixer.chunk_flop / (flops_ * c_.ef_a);
         const double fill = heads_ * static_cast<double>(ceil_div(chunk.new_tokens, 128)) / c_.sm_count;
         us += fill < 1 ? full / std::pow(fill, c_.w_a) : full;
+        us += s * (static_cast<double>(chunk.context_before) + s / 2) * mixer.index_flop / (flops_ * c_.ef_a);
         longest = std::max(longest, chunk.new_tokens);
     }
     return us +
@@ -235,18 +320,35 @@ double PhysicsModel::mixed_attention(const StepShape& shape) const {
 
 SimDuration PhysicsModel::duration(const StepShape& shape) const {
     if (shape.chunks.empty()) {
-        const double base = shape.sampled == shape.decode_rows ? decode_line(shape.decode_rows)->base_ns
-                                                               : decode_base(shape.decode_rows, shape.sampled);
-        return round_step(base + layers_ * context_us_ * 1e3 * static_cast<double>(shape.decode_context));
+        const bool usual = shape.sampled == shape.decode_rows;
+        double ns = usual ? usual_decode_base(shape.decode_rows) : decode_base(shape.decode_rows, shape.sampled);
+        if (!windowed_) return round_step(ns + context_ns() * static_cast<double>(shape.decode_context));
+        const auto whole = static_cast<double>(shape.decode_context);
+        for (const Mixer& m : mixers_) {
+            ns += m.layers * 1e3 * (m.context_us * decode_context(m, shape) + m.index_us * whole);
+        }
+        return round_step(ns);
     }
-    const double us =
-        token_kernels(shape.tokens) + layers_ * mixed_attention(shape) + head(shape.sampled) + between_steps(shape.sequences);
+    double us = token_kernels(shape.tokens);
+    for (const Mixer& m : mixers_) us += m.layers * mixed_attention(m, shape);
+    us = us + head(shape.sampled) + between_steps(shape.sequences);
     return round_step(us * 1e3);
 }
 
 std::optional<DecodeLine> PhysicsModel::decode_line(std::int64_t rows) const {
-    const double base = cached(decode_cache_, rows, [&] { return decode_base(rows, rows); });
-    return DecodeLine{base, layers_ * context_us_ * 1e3};
+    if (windowed_) return std::nullopt;
+    return DecodeLine{usual_decode_base(rows), context_ns()};
+}
+
+/// Per context token of a decode-only step without windows.
+double PhysicsModel::context_ns() const {
+    double ns = 0;
+    for (const Mixer& m : mixers_) ns += m.layers * m.context_us * 1e3;
+    return ns;
+}
+
+double PhysicsModel::usual_decode_base(std::int64_t rows) const {
+    return cached(decode_cache_, rows, [&] { return decode_base(rows, rows); });
 }
 
 }  // namespace kvsim

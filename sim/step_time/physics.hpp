@@ -23,7 +23,14 @@
 // Latent attention (MLA) has no fit of its own. Assumed: decode in absorbed form, reading (r + rope) elements and 2 H (2 r +
 // rope) FLOP per context token, the larger bound by |.,.|2; prefill in expanded form with 2 H (nope + rope + v) FLOP for 4 H d;
 // no R term (decode rows run in a kernel of their own); the projections are GEMMs, those to the latents repeated on every rank.
-// Pipeline stages run one after another for a step; the transfer between them is free.
+// Sliding and chunked layers attend to part of the context: L becomes min(L, window), or what of the current chunk is there,
+// summed exactly over rows (StepShape::windows; without it from the mean context of the rows), and a chunk's s (c + s/2)
+// becomes the sum over its tokens of the same. Not fitted: taken to run at the efficiencies of full attention. Recurrent layers
+// (gated delta net, Mamba) have no fit either. Assumed: at0, the state of every sequence read and written once at eb_d, per new
+// token 6 H d N FLOP of the state (N its width) at ef_a, and their own projections as GEMMs. Sparse latent
+// attention (DeepSeek-V3.2): latent attention to at most 2,048 tokens (index_topk as published), and on every rank an indexer
+// that reads one key per context token. Assumed like the rest of MLA. Pipeline stages run one after another for a step; the
+// transfer between them is free.
 
 #include <vector>
 
@@ -47,9 +54,30 @@ private:
         double weight_bytes;
         double flop_us;
     };
+    /// Layers with the same sequence mixer.
+    struct Mixer {
+        enum class Kind { heads, latent, state, none };
+        Kind kind = Kind::heads;
+        double layers = 0;
+        WindowContext window;  ///< window 0: the whole context
+        double kv_heads = 0;   ///< per GPU
+        double head_dim = 0;
+        double context_us = 0;        ///< per context token of a decode-only step, one layer
+        double mixed_context_us = 0;  ///< per context token of the decode rows of a mixed step, one layer
+        double chunk_flop = 0;        ///< per (new token x context token) of a chunk, one layer
+        double sequence_us = 0;       ///< state: reading and writing one sequence's, one layer
+        double token_flop = 0;        ///< state: per new token, one layer
+        double index_us = 0;          ///< sparse: the indexer's, per context token, one layer
+        double index_flop = 0;        ///< sparse: the indexer's, per (new token x context token), one layer
+    };
     [[nodiscard]] double gemm(double m, double n, double k, const Precision& precision) const;
     [[nodiscard]] double token_kernels(std::int64_t tokens) const;  ///< everything that depends on T alone, all layers
-    [[nodiscard]] double projections(double t) const;
+    [[nodiscard]] Mixer make_mixer(const AttentionGroup& group, const Deployment& deployment) const;
+    [[nodiscard]] double projections(const Mixer& mixer, double t) const;
+    [[nodiscard]] double context_ns() const;
+    [[nodiscard]] double usual_decode_base(std::int64_t rows) const;  ///< every row samples
+    /// Context tokens the decode rows attend to.
+    [[nodiscard]] double decode_context(const Mixer& mixer, const StepShape& shape) const;
     [[nodiscard]] double elementwise(double t, bool dense) const;
     [[nodiscard]] double mlp(double t) const;
     [[nodiscard]] double experts(double t) const;
@@ -57,7 +85,8 @@ private:
     [[nodiscard]] double head(std::int64_t sampled) const;
     [[nodiscard]] double between_steps(std::int64_t sequences) const;
     [[nodiscard]] double decode_base(std::int64_t rows, std::int64_t sampled) const;
-    [[nodiscard]] double mixed_attention(const StepShape& shape) const;
+    static double chunk_context(const Mixer& mixer, const PrefillChunk& chunk);
+    [[nodiscard]] double mixed_attention(const Mixer& mixer, const StepShape& shape) const;
 
     StepTimeConstants c_;
     ModelSpec model_;
@@ -66,14 +95,12 @@ private:
     double tp_;
     double layers_, dense_layers_, moe_layers_;
     double heads_, kv_heads_, head_dim_, hidden_, vocab_;  // per GPU
-    double bandwidth_;                                     // bytes/us
-    double flops_;                                         // FLOP/us
-    double link_;                                          // bytes/us
+    std::vector<Mixer> mixers_;
+    bool windowed_ = false;  // some mixer sees only part of a context
+    double bandwidth_;       // bytes/us
+    double flops_;           // FLOP/us
+    double link_;            // bytes/us
     Precision linear_, kept_;
-    double kv_read_;           ///< bytes of KV per context token and layer, per GPU
-    double context_us_;        ///< per context token of a decode-only step, one layer
-    double mixed_context_us_;  ///< per context token of the decode rows of a mixed step, one layer
-    double chunk_flop_;        ///< FLOP per (new token x context token) of a chunk, one layer
     // Prices by T and by rows, filled when first asked; NaN = not yet.
     mutable std::vector<double> token_cache_;
     mutable std::vector<double> head_cache_;

@@ -65,7 +65,7 @@ void paged_kv_request(benchmark::State& state) {
         request.prompt = prompt_tokens;
         make_prompt(request.content, id);
         const PrefixHit hit = kv->lookup(request);
-        kv->admit(request, hit, prompt_blocks);
+        kv->admit(request, hit, prompt_tokens);
         kv->publish(request, prompt_tokens);
         ++id;
     }
@@ -80,7 +80,7 @@ void paged_block_take_release(benchmark::State& state) {
     request.prompt = 64 * block_size;
     for (auto _ : state) {
         kv->admit(request, {}, 1);
-        for (int i = 1; i < 64; ++i) kv->extend(request, 1);
+        for (int i = 1; i < 64; ++i) kv->extend(request, 0, 1);
         kv->release(request);
     }
     state.SetItemsProcessed(state.iterations() * 64);

@@ -198,7 +198,8 @@ std::string to_string(const StepRecord& record) {
         const char* kind = row.kind == ScheduledRow::Kind::fresh     ? "new"
                            : row.kind == ScheduledRow::Kind::resumed ? "resumed"
                                                                      : "running";
-        rows += fmt::format(" {}: n {}, c {}, {}, b {};", row.id, row.tokens, row.computed, kind, text(row.blocks));
+        rows += fmt::format(" {}: n {}, c {}, {}, b {}{};", row.id, row.tokens, row.computed, kind, text(row.blocks),
+                            row.tables.empty() ? "" : " of tables " + text(row.tables));
     }
     return fmt::format(
         "step {} [{}] total {} preempted {} free_sched {} upd {} tok {} finished {} free {} running {} waiting {} start {} "

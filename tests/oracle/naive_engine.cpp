@@ -26,6 +26,64 @@ std::int64_t length(const auto& container) {
 NaiveEngine::NaiveEngine(EngineArgs args, Mutation mutation) : args_(std::move(args)), mutation_(mutation) {
     blocks_.resize(at(args_.num_gpu_blocks));
     for (std::int64_t block = 1; block < args_.num_gpu_blocks; ++block) free_.push_back(block);  // 0 is the null block
+    for (const BlockGroup& group : args_.kv_groups) {
+        for (std::int64_t t = 0; t < group.tables; ++t) {
+            tables_.push_back({group.rule, group.block_size, group.window, group.state_blocks});
+        }
+    }
+    if (tables_.empty()) tables_.push_back({BlockGroup::Rule::full, args_.block_size, 0, 0});
+    const auto divides = [this](const Table& t) { return t.rule == BlockGroup::Rule::state || align_ % t.block_size == 0; };
+    while (align_ % args_.block_size != 0 || !std::all_of(tables_.begin(), tables_.end(), divides)) ++align_;
+}
+
+// G2
+std::int64_t NaiveEngine::first_attended(const Table& table, std::int64_t computed) const {
+    const bool sliding = table.rule == BlockGroup::Rule::sliding;
+    const bool chunked = table.rule == BlockGroup::Rule::chunked;
+    if (sliding || (chunked && is(Mutation::chunk_as_window))) {
+        const std::int64_t back = table.window - (is(Mutation::window_one_longer) ? 0 : 1);
+        return std::max<std::int64_t>(0, computed - back);
+    }
+    return chunked ? computed - computed % table.window : 0;
+}
+
+// G1
+std::int64_t NaiveEngine::blocks_for(const Table& table, std::int64_t tokens) const {
+    if (table.rule == BlockGroup::Rule::state && !is(Mutation::state_grows)) return table.state_blocks;
+    return ceil_div(tokens, table.block_size);
+}
+
+// G6
+std::int64_t NaiveEngine::blocks_at_gate(const Table& table, std::int64_t tokens) const {
+    const std::int64_t blocks = blocks_for(table, tokens);
+    if (is(Mutation::gate_without_cap)) return blocks;
+    const std::int64_t step = args_.max_num_batched_tokens;
+    if (table.rule == BlockGroup::Rule::sliding) {
+        return std::min(blocks, 1 + ceil_div(std::min(table.window - 1 + step, args_.max_model_len), table.block_size));
+    }
+    if (table.rule == BlockGroup::Rule::chunked) {
+        return std::min(blocks, ceil_div(std::min(table.window + step, args_.max_model_len), table.block_size));
+    }
+    return blocks;
+}
+
+bool NaiveEngine::can_ever_fit(std::int64_t tokens) const {
+    std::int64_t blocks = 0;
+    for (const Table& table : tables_) blocks += blocks_at_gate(table, tokens);
+    return blocks <= usable_blocks();
+}
+
+std::pair<std::int64_t, std::int64_t> NaiveEngine::unfilled(const NaiveRequest& request, std::int64_t last) const {
+    std::pair<std::int64_t, std::int64_t> slots{0, 0};
+    for (std::size_t t = 0; t < request.tables.size(); ++t) {
+        const Table& table = tables_[t];
+        if (table.rule == BlockGroup::Rule::state) continue;  // full from the start
+        const std::int64_t end = length(request.tables[t]) * table.block_size;
+        for (std::int64_t token = request.computed; token < end; ++token) {
+            (token < last ? slots.first : slots.second) += align_ / table.block_size;
+        }
+    }
+    return slots;
 }
 
 void NaiveEngine::add(NaiveRequest request) {
@@ -122,7 +180,11 @@ void NaiveEngine::schedule_running(NaiveBatch& batch, std::int64_t& budget) {
 
         // 3
         const std::int64_t end = std::min(request.computed + n, args_.max_model_len);
-        const std::int64_t need = std::max<std::int64_t>(0, ceil_div(end, args_.block_size) - length(request.table));
+        if (!is(Mutation::window_given_back_after_need) && !is(Mutation::window_kept_when_refused)) {
+            give_back_unattended(request);
+        }
+        if (is(Mutation::window_kept_when_refused) && lacking(request, end) <= free_blocks()) give_back_unattended(request);
+        const std::int64_t need = lacking(request, end);
         const std::int64_t kept_free =
             is(Mutation::watermark_on_running)
                 ? static_cast<std::int64_t>(std::floor(args_.watermark * static_cast<double>(args_.num_gpu_blocks)))
@@ -150,9 +212,9 @@ void NaiveEngine::schedule_running(NaiveBatch& batch, std::int64_t& budget) {
             if (is(Mutation::carry_on_after_self_preemption)) continue;
             return;
         }
-        ScheduledRow row{request.id, n, request.computed, ScheduledRow::Kind::running, {}};
-        for (std::int64_t k = 0; k < need; ++k) row.blocks.push_back(take_block());
-        request.table.insert(request.table.end(), row.blocks.begin(), row.blocks.end());
+        ScheduledRow row{request.id, n, request.computed, ScheduledRow::Kind::running, {}, {}};
+        grow(request, end, row);
+        if (is(Mutation::window_given_back_after_need)) give_back_unattended(request);
         if (!is(Mutation::register_at_update)) register_blocks(request, std::min(request.computed + n, request.size()));
         rows.push_back(std::move(row));
         batch.hit_tokens.push_back(0);
@@ -203,8 +265,13 @@ void NaiveEngine::schedule_waiting(NaiveBatch& batch, std::int64_t& budget, bool
         NaiveRequest& request = requests_.at(waiting_[head]);
 
         // 1
-        const std::vector<std::int64_t> hit = lookup(request);
-        const std::int64_t hit_tokens = length(hit) * args_.block_size;
+        const std::int64_t hit_tokens = lookup(request);
+        std::vector<std::vector<std::int64_t>> hit(tables_.size());
+        for (std::size_t t = 0; t < tables_.size() && hit_tokens > 0; ++t) {
+            const std::int64_t size = tables_[t].block_size;
+            hit[t].assign(at(first_attended(tables_[t], hit_tokens) / size), 0);
+            while (length(hit[t]) * size < hit_tokens) hit[t].push_back(find(request, t, length(hit[t])));
+        }
 
         // 2
         std::int64_t n = request.size() - hit_tokens;
@@ -219,16 +286,21 @@ void NaiveEngine::schedule_waiting(NaiveBatch& batch, std::int64_t& budget, bool
 
         // 3 and 4
         std::int64_t idle = 0;
-        for (const std::int64_t block : hit) {
-            if (blocks_[at(block)].users == 0) ++idle;
+        std::int64_t more_whole = 0;
+        std::int64_t more_now = 0;
+        for (std::size_t t = 0; t < tables_.size(); ++t) {
+            for (const std::int64_t block : hit[t]) {
+                if (block != 0 && blocks_[at(block)].users == 0) ++idle;
+            }
+            const std::int64_t whole = blocks_at_gate(tables_[t], std::min(request.size(), args_.max_model_len));
+            more_whole += std::max<std::int64_t>(0, whole - length(hit[t]));
+            more_now += blocks_for(tables_[t], hit_tokens + n) - length(hit[t]);
         }
-        const std::int64_t blocks_whole = ceil_div(std::min(request.size(), args_.max_model_len), args_.block_size);
-        const std::int64_t blocks_now = ceil_div(hit_tokens + n, args_.block_size);
         const std::int64_t idle_counted = is(Mutation::idle_hits_are_free) ? 0 : idle;
         const bool reserve = args_.scheduler_reserve_full_isl && !is(Mutation::no_full_isl_check);
-        const bool no_room_whole = reserve && blocks_whole - length(hit) + idle_counted + watermark > free_blocks();
-        const bool no_room_now = blocks_now - length(hit) + idle_counted + watermark > free_blocks();
-        if (no_room_whole || no_room_now || blocks_now - length(hit) + idle > free_blocks()) {
+        const bool no_room_whole = reserve && more_whole + idle_counted + watermark > free_blocks();
+        const bool no_room_now = more_now + idle_counted + watermark > free_blocks();
+        if (no_room_whole || no_room_now || more_now + idle > free_blocks()) {
             stopped_by_blocks = true;
             if (!is(Mutation::skip_blocked_head)) return;
             ++head;
@@ -236,52 +308,153 @@ void NaiveEngine::schedule_waiting(NaiveBatch& batch, std::int64_t& budget, bool
         }
 
         // 5
-        for (const std::int64_t block : hit) {
-            if (blocks_[at(block)].users == 0) free_.remove(block);
-            ++blocks_[at(block)].users;
+        const auto kind = request.was_preempted ? ScheduledRow::Kind::resumed : ScheduledRow::Kind::fresh;
+        ScheduledRow row{request.id, n, hit_tokens, kind, {}, {}};
+        const auto hold = [&](std::size_t t) {
+            for (const std::int64_t block : hit[t]) {
+                if (block == 0) continue;
+                if (blocks_[at(block)].users == 0) free_.remove(block);
+                ++blocks_[at(block)].users;
+            }
+            request.tables[t] = hit[t];
+        };
+        request.tables.assign(tables_.size(), {});
+        if (is(Mutation::take_before_hold)) {
+            for (std::size_t t = 0; t < tables_.size(); ++t) {
+                hold(t);
+                while (length(request.tables[t]) < blocks_for(tables_[t], hit_tokens + n)) {
+                    request.tables[t].push_back(take_block());
+                }
+            }
+        } else {
+            for (std::size_t t = 0; t < tables_.size(); ++t) hold(t);
+            ScheduledRow added = row;
+            grow(request, hit_tokens + n, added);
         }
-        request.table = hit;
-        while (length(request.table) < blocks_now) request.table.push_back(take_block());
-        request.registered = length(hit);
+        request.registered = hit_tokens;
+        for (const std::vector<std::int64_t>& table : request.tables) {
+            row.blocks.insert(row.blocks.end(), table.begin(), table.end());
+            if (!args_.kv_groups.empty()) row.tables.push_back(length(table));
+        }
         if (!is(Mutation::register_at_update)) register_blocks(request, hit_tokens + n);
         request.computed = hit_tokens;
         waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(head));
         running_.push_back(request.id);
-        const auto kind = request.was_preempted ? ScheduledRow::Kind::resumed : ScheduledRow::Kind::fresh;
-        batch.record.scheduled.push_back({request.id, n, hit_tokens, kind, request.table});
+        batch.record.scheduled.push_back(std::move(row));
         batch.hit_tokens.push_back(hit_tokens);
         budget -= n;
     }
 }
 
-// 3.6
-std::vector<std::int64_t> NaiveEngine::lookup(const NaiveRequest& request) const {
-    std::vector<std::int64_t> hit;
-    if (!args_.enable_prefix_caching) return hit;
-    const std::int64_t most = (request.size() - (is(Mutation::hit_whole_prompt) ? 0 : 1)) / args_.block_size;
-    Key key;
-    for (std::int64_t block = 0; block < most; ++block) {
-        for (std::int64_t k = 0; k < args_.block_size; ++k) key.push_back(request.tokens[at(block * args_.block_size + k)]);
-        const auto found = registered_.find(key);
-        if (found == registered_.end()) break;
-        hit.push_back(is(Mutation::hit_newest) ? found->second.back() : found->second.front());
+// G4
+std::int64_t NaiveEngine::lacking(const NaiveRequest& request, std::int64_t tokens) const {
+    std::int64_t need = 0;
+    for (std::size_t t = 0; t < tables_.size(); ++t) {
+        need += std::max<std::int64_t>(0, blocks_for(tables_[t], tokens) - length(request.tables[t]));
     }
-    return hit;
+    return need;
 }
 
-// 3.7
+void NaiveEngine::grow(NaiveRequest& request, std::int64_t tokens, ScheduledRow& row) {
+    std::vector<std::vector<std::int64_t>> added(tables_.size());
+    const auto add = [&](std::size_t t) {
+        if (length(request.tables[t]) >= blocks_for(tables_[t], tokens)) return false;
+        added[t].push_back(take_block());
+        request.tables[t].push_back(added[t].back());
+        return true;
+    };
+    if (is(Mutation::blocks_in_turns)) {
+        for (bool some = true; some;) {
+            some = false;
+            for (std::size_t t = 0; t < tables_.size(); ++t) some = add(t) || some;
+        }
+    } else {
+        for (std::size_t t = 0; t < tables_.size(); ++t) {
+            while (add(t)) {}
+        }
+    }
+    for (const std::vector<std::int64_t>& blocks : added) {
+        row.blocks.insert(row.blocks.end(), blocks.begin(), blocks.end());
+        if (!args_.kv_groups.empty()) row.tables.push_back(length(blocks));
+    }
+}
+
+// G3
+void NaiveEngine::give_back_unattended(NaiveRequest& request) {
+    if (is(Mutation::window_kept)) return;
+    for (std::size_t t = 0; t < tables_.size(); ++t) {
+        std::vector<std::int64_t>& table = request.tables[t];
+        const std::int64_t first = first_attended(tables_[t], request.computed);
+        std::vector<std::size_t> places;
+        for (std::size_t j = 0; j < table.size(); ++j) {
+            const bool before = static_cast<std::int64_t>(j + 1) * tables_[t].block_size <= first;
+            if (before && table[j] != 0) places.push_back(j);
+        }
+        if (!is(Mutation::window_earliest_first)) std::reverse(places.begin(), places.end());
+        for (const std::size_t j : places) {
+            if (is(Mutation::window_forgotten)) forget(table[j]);
+            drop(table[j]);
+            table[j] = 0;
+        }
+    }
+}
+
+NaiveEngine::Key NaiveEngine::key_of(const NaiveRequest& request, std::size_t table, std::int64_t block) const {
+    const std::int64_t end = (block + 1) * tables_[table].block_size;
+    // Blocks of different sizes end at different tokens, or hold a prefix that is the same for both.
+    const std::size_t name = is(Mutation::hit_of_any_table) ? 0 : table;
+    return {name, {request.tokens.begin(), request.tokens.begin() + end}};
+}
+
+std::int64_t NaiveEngine::find(const NaiveRequest& request, std::size_t table, std::int64_t block) const {
+    const auto found = registered_.find(key_of(request, table, block));
+    if (found == registered_.end()) return 0;
+    return is(Mutation::hit_newest) ? found->second.back() : found->second.front();
+}
+
+// 3.6, G5
+std::int64_t NaiveEngine::lookup(const NaiveRequest& request) const {
+    if (!args_.enable_prefix_caching) return 0;
+    const std::int64_t most = request.size() - (is(Mutation::hit_whole_prompt) ? 0 : 1);
+    std::vector<std::vector<bool>> cached(tables_.size());
+    for (std::size_t t = 0; t < tables_.size(); ++t) {
+        for (std::int64_t j = 0; (j + 1) * tables_[t].block_size <= most; ++j) cached[t].push_back(find(request, t, j) != 0);
+    }
+    const auto good = [&](std::size_t t, std::int64_t h) {
+        const Table& table = tables_[t];
+        const std::int64_t end = h / table.block_size;
+        std::int64_t first = first_attended(table, h) / table.block_size;
+        if (table.rule == BlockGroup::Rule::sliding) first = std::min(first, end - 1);
+        if (is(Mutation::hit_needs_all)) first = 0;
+        for (std::int64_t j = first; j < end; ++j) {
+            if (!cached[t][at(j)]) return false;
+        }
+        return true;
+    };
+    for (std::int64_t h = most / align_ * align_; h > 0; h -= align_) {
+        bool all = true;
+        for (std::size_t t = 0; t < tables_.size(); ++t) all = all && good(t, h);
+        if (all) return h;
+    }
+    return 0;
+}
+
+// 3.7, G8
 void NaiveEngine::register_blocks(NaiveRequest& request, std::int64_t up_to) {
     if (!args_.enable_prefix_caching) return;
-    while (request.registered < up_to / args_.block_size) {
-        const std::int64_t end = (request.registered + 1) * args_.block_size;
-        Key key(request.tokens.begin(), request.tokens.begin() + end);
-        const std::int64_t block = request.table.at(at(request.registered));
-        ++request.registered;
-        if (is(Mutation::no_duplicates) && registered_.count(key) > 0) continue;
-        KVSIM_CHECK(!blocks_[at(block)].key, "block registered twice");
-        registered_[key].push_back(block);
-        blocks_[at(block)].key = std::move(key);
+    const std::int64_t end = up_to / align_ * align_;
+    for (std::size_t t = 0; t < tables_.size(); ++t) {
+        for (std::int64_t j = request.registered / tables_[t].block_size; (j + 1) * tables_[t].block_size <= end; ++j) {
+            const std::int64_t block = request.tables[t].at(at(j));
+            if (block == 0) continue;
+            Key key = key_of(request, t, j);
+            if (is(Mutation::no_duplicates) && registered_.count(key) > 0) continue;
+            KVSIM_CHECK(!blocks_[at(block)].key, "block registered twice");
+            registered_[key].push_back(block);
+            blocks_[at(block)].key = std::move(key);
+        }
     }
+    request.registered = std::max(request.registered, end);
 }
 
 std::int64_t NaiveEngine::take_block() {
@@ -302,20 +475,26 @@ void NaiveEngine::forget(std::int64_t block) {
     key.reset();
 }
 
-// 3.8
+void NaiveEngine::drop(std::int64_t block) {
+    if (--blocks_[at(block)].users > 0) return;
+    if (is(Mutation::forget_on_release)) forget(block);
+    if (is(Mutation::release_to_front)) {
+        free_.push_front(block);
+    } else {
+        free_.push_back(block);
+    }
+}
+
+// 3.8, G9
 void NaiveEngine::release(NaiveRequest& request) {
-    if (is(Mutation::release_head_first)) std::reverse(request.table.begin(), request.table.end());
-    while (!request.table.empty()) {
-        const std::int64_t block = request.table.back();
-        request.table.pop_back();
-        if (--blocks_[at(block)].users > 0) continue;
-        if (is(Mutation::forget_on_release)) forget(block);
-        if (is(Mutation::release_to_front)) {
-            free_.push_front(block);
-        } else {
-            free_.push_back(block);
+    if (is(Mutation::last_table_first)) std::reverse(request.tables.begin(), request.tables.end());
+    for (std::vector<std::int64_t>& table : request.tables) {
+        if (!is(Mutation::release_head_first)) std::reverse(table.begin(), table.end());
+        for (const std::int64_t block : table) {
+            if (block != 0) drop(block);
         }
     }
+    request.tables.clear();
     request.registered = 0;
 }
 
@@ -393,11 +572,22 @@ void NaiveEngine::check_invariants() const {
         const bool is_running = std::find(running_.begin(), running_.end(), id) != running_.end();
         const bool is_waiting = std::find(waiting_.begin(), waiting_.end(), id) != waiting_.end();
         KVSIM_CHECK(is_running + is_waiting + request.finished == 1, "a request is in exactly one place");
-        KVSIM_CHECK(is_running || request.table.empty(), "blocks are held by running requests only");
-        KVSIM_CHECK(std::set<std::int64_t>(request.table.begin(), request.table.end()).size() == request.table.size(),
-                    "a table names a block twice");
-        KVSIM_CHECK(request.computed <= length(request.table) * args_.block_size || !is_running, "computed beyond the table");
-        for (const std::int64_t block : request.table) ++holders[at(block)];
+        KVSIM_CHECK(is_running || request.tables.empty(), "blocks are held by running requests only");
+        for (std::size_t t = 0; t < request.tables.size(); ++t) {
+            const std::vector<std::int64_t>& table = request.tables[t];
+            KVSIM_CHECK(tables_[t].rule == BlockGroup::Rule::state || request.computed <= length(table) * tables_[t].block_size,
+                        "computed beyond the table");
+            for (const std::int64_t block : table) {
+                if (block == 0) continue;
+                KVSIM_CHECK(std::count(table.begin(), table.end(), block) == 1, "a table names a block twice");
+                ++holders[at(block)];
+            }
+            // Given back only what no later token attends to; after a step `computed` has moved on.
+            for (std::int64_t j = first_attended(tables_[t], request.computed) / tables_[t].block_size; j < length(table);
+                 ++j) {
+                KVSIM_CHECK(table[at(j)] != 0, "a block the next token attends to was given back");
+            }
+        }
     }
     std::vector<std::int64_t> times_free(blocks_.size(), 0);
     for (const std::int64_t block : free_) ++times_free[at(block)];

@@ -2,6 +2,23 @@
 // The scheduler and KV-cache manager of vLLM V1 written down rule by rule: slow, and meant to be compared with the rules by
 // reading. Prefix keys are whole token prefixes, the free list is a list, every count is found by counting.
 // Rule numbers (3.x) are those of spec/scheduler_vllm_v1.md. The production engine shares no code with this.
+//
+// Several block tables per request (EngineArgs::kv_groups, each of its `tables` one table here) add to these:
+//   G1  A table's blocks hold B tokens of its own group; all tables draw from one FREE. State tables hold a fixed number.
+//   G2  first(computed), the first token the next one attends to: full 0; sliding computed - (window - 1), at least 0; chunked
+//       the start of the chunk of the next token.
+//   G3  When a running request is served (3.3.3), first of all every block wholly before first(computed) is given back, table
+//       by table, the latest block first; the table keeps block 0 in its place. They stay registered. This happens even if the
+//       request then gets nothing.
+//   G4  need = sum over the tables of what each lacks. New blocks are taken table by table.
+//   G5  A hit of h tokens (a multiple of every B) is good for a table if its blocks from that of first(h) to h are registered
+//       for this table (sliding: at least one block). The hit is the longest good for all tables, below the tokens. Its
+//       blocks before first(h) become block 0.
+//   G6  3.5.3 counts for a table at most ceil(min(window - 1 + max_num_batched_tokens, max_model_len) / B) + 1 (sliding),
+//       ceil(min(window + max_num_batched_tokens, max_model_len) / B) (chunked), before its hit is taken off.
+//   G7  The hit blocks of all tables are held before any new block is taken.
+//   G8  Tokens are registered up to a multiple of every B; block 0 is never registered.
+//   G9  Release: table by table, each tail to head.
 
 #include <cstdint>
 #include <list>
@@ -48,6 +65,20 @@ enum class Mutation : std::uint8_t {
     ids_as_numbers,                        ///< 3.5 priority: ties by number
     no_watermark,                          ///< 3.14
     watermark_on_running,                  ///< 3.14
+    window_one_longer,                     ///< G2 sliding: computed - window
+    chunk_as_window,                       ///< G2: chunked as if sliding
+    window_kept,                           ///< G3: nothing is given back
+    window_given_back_after_need,          ///< G3: after the new blocks were taken
+    window_earliest_first,                 ///< G3
+    window_forgotten,                      ///< G3: registration dropped
+    window_kept_when_refused,              ///< G3: only when the request gets something
+    blocks_in_turns,                       ///< G4: one block for each table in turn
+    hit_needs_all,                         ///< G5: the blocks before the window too
+    hit_of_any_table,                      ///< G5: tables find each other's blocks
+    gate_without_cap,                      ///< G6
+    take_before_hold,                      ///< G7: table by table
+    last_table_first,                      ///< G9
+    state_grows,                           ///< G1: a state table as if full
     count
 };
 
@@ -63,9 +94,9 @@ struct NaiveRequest {
     // 3.1: how far it is.
     std::vector<std::uint64_t> tokens;  ///< prompt and received outputs
     std::int64_t computed = 0;
-    std::int64_t registered = 0;  ///< "ncached": leading blocks of the table that are registered
-    std::int64_t in_flight = 0;   ///< "fly"
-    std::vector<std::int64_t> table;
+    std::int64_t registered = 0;                    ///< "ncached" in tokens: those whose blocks are registered
+    std::int64_t in_flight = 0;                     ///< "fly"
+    std::vector<std::vector<std::int64_t>> tables;  ///< empty: it holds nothing
     bool was_preempted = false;
     bool finished = false;
     bool aborted = false;
@@ -111,6 +142,12 @@ public:
     [[nodiscard]] const NaiveRequest& request(RequestId id) const { return requests_.at(id); }
     [[nodiscard]] std::int64_t free_blocks() const { return static_cast<std::int64_t>(free_.size()); }
     [[nodiscard]] std::int64_t usable_blocks() const { return args_.num_gpu_blocks - 1; }
+    /// 3.12 for one more token than the prompt: it could be admitted to an empty pool.
+    [[nodiscard]] bool can_ever_fit(std::int64_t tokens) const;
+    /// A common multiple of the tables' B: what a block counts for in the waste shares.
+    [[nodiscard]] std::int64_t slots_per_block() const { return align_; }
+    /// Slots of the request's blocks that its tokens below `last` will still fill, and that nothing will.
+    [[nodiscard]] std::pair<std::int64_t, std::int64_t> unfilled(const NaiveRequest& request, std::int64_t last) const;
     /// Blocks with at least one user, found by asking every block.
     [[nodiscard]] std::int64_t used_blocks() const;
     /// Throws InternalError unless tables, users, FREE and registrations agree with each other.
@@ -119,7 +156,14 @@ public:
     [[nodiscard]] std::string state() const;
 
 private:
-    using Key = std::vector<std::uint64_t>;  ///< all tokens from the first to the block's last
+    /// Its table, and all tokens from the first to the block's last.
+    using Key = std::pair<std::size_t, std::vector<std::uint64_t>>;
+    struct Table {
+        BlockGroup::Rule rule;
+        std::int64_t block_size;
+        std::int64_t window;
+        std::int64_t state_blocks;
+    };
     struct Block {
         std::int64_t users = 0;
         std::optional<Key> key;  ///< set while registered
@@ -131,7 +175,19 @@ private:
     void preempt(RequestId id, NaiveBatch& batch);
     void insert_waiting(RequestId id);
     [[nodiscard]] bool before(RequestId a, RequestId b) const;
-    [[nodiscard]] std::vector<std::int64_t> lookup(const NaiveRequest& request) const;
+    [[nodiscard]] std::int64_t first_attended(const Table& table, std::int64_t computed) const;
+    [[nodiscard]] std::int64_t blocks_for(const Table& table, std::int64_t tokens) const;
+    [[nodiscard]] std::int64_t blocks_at_gate(const Table& table, std::int64_t tokens) const;
+    [[nodiscard]] std::int64_t lacking(const NaiveRequest& request, std::int64_t tokens) const;
+    /// Appends what each table lacks; the new ids in `row`.
+    void grow(NaiveRequest& request, std::int64_t tokens, ScheduledRow& row);
+    void give_back_unattended(NaiveRequest& request);
+    [[nodiscard]] Key key_of(const NaiveRequest& request, std::size_t table, std::int64_t block) const;
+    /// The registered block for that place of the request's tokens; 0: none.
+    [[nodiscard]] std::int64_t find(const NaiveRequest& request, std::size_t table, std::int64_t block) const;
+    /// Tokens of the hit.
+    [[nodiscard]] std::int64_t lookup(const NaiveRequest& request) const;
+    void drop(std::int64_t block);
     void register_blocks(NaiveRequest& request, std::int64_t up_to);
     std::int64_t take_block();
     void forget(std::int64_t block);
@@ -140,6 +196,8 @@ private:
 
     EngineArgs args_;
     Mutation mutation_;
+    std::vector<Table> tables_;
+    std::int64_t align_ = 1;
     std::map<RequestId, NaiveRequest> requests_;
     std::vector<RequestId> running_;
     std::vector<RequestId> waiting_;

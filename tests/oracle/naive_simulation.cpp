@@ -326,9 +326,8 @@ private:
                 return;
             }
         }
-        const std::int64_t blocks =
-            ceil_div(arrival.prompt_tokens + (is(LoopMutation::reject_by_prompt_only) ? 0 : 1), args_.block_size);
-        if (arrival.prompt_tokens >= args_.max_model_len || blocks > args_.num_gpu_blocks - 1) {
+        const std::int64_t wanted = arrival.prompt_tokens + (is(LoopMutation::reject_by_prompt_only) ? 0 : 1);
+        if (arrival.prompt_tokens >= args_.max_model_len || !replicas_.front().engine.can_ever_fit(wanted)) {
             record.finish = FinishReason::rejected;
             ++out_.counters.rejected;
             out_.requests.push_back(record);
@@ -477,6 +476,11 @@ private:
 
         StepShape shape;
         std::vector<PrefillChunk> chunks;
+        std::map<std::pair<std::int64_t, bool>, std::int64_t> attended;  // by window and whether it is a chunk
+        for (const BlockGroup& group : args_.kv_groups) {
+            if (group.rule == BlockGroup::Rule::sliding) attended[{group.window, false}] = 0;
+            if (group.rule == BlockGroup::Rule::chunked) attended[{group.window, true}] = 0;
+        }
         std::int64_t recomputed = 0;
         for (std::size_t i = 0; i < batch.record.scheduled.size(); ++i) {
             const ScheduledRow& row = batch.record.scheduled[i];
@@ -488,6 +492,12 @@ private:
             if (row.tokens == 1) {
                 ++shape.decode_rows;
                 shape.decode_context += row.computed + 1;
+                for (auto& [window, sum] : attended) {
+                    for (std::int64_t token = 0; token <= row.computed; ++token) {
+                        const bool near = row.computed - token < window.first;
+                        sum += (window.second ? token / window.first == row.computed / window.first : near) ? 1 : 0;
+                    }
+                }
                 priced.decode_tokens += 1;
             } else {
                 chunks.push_back({row.tokens, row.computed});
@@ -519,6 +529,9 @@ private:
 
         if (!batch.empty()) {
             shape.chunks = chunks;
+            std::vector<WindowContext> windows;
+            for (const auto& [window, sum] : attended) windows.push_back({window.first, window.second, sum});
+            shape.windows = windows;
             priced.duration = step_time_.duration(shape);
             KVSIM_CHECK(priced.duration >= SimDuration(1), "a step takes at least 1 ns");
             ++out_.counters.steps;
@@ -553,17 +566,18 @@ private:
             std::int64_t internal = 0;
             for (const RequestId id : engine.running()) {
                 const NaiveRequest& request = engine.request(id);
-                const std::int64_t slots = static_cast<std::int64_t>(request.table.size()) * args_.block_size;
                 const std::int64_t last =
                     request.prompt_tokens + tracked_[id].max_tokens - 1;  // the last token is never computed
-                const std::int64_t fill = is(LoopMutation::reserved_ignores_final) ? slots : std::min(slots, last);
-                reserved += std::max<std::int64_t>(0, fill - request.computed);
-                internal += std::max<std::int64_t>(0, slots - std::max(last, request.computed));
+                const bool to_the_end = is(LoopMutation::reserved_ignores_final);
+                const auto slots = engine.unfilled(request, to_the_end ? args_.max_model_len * 2 : last);
+                reserved += slots.first;
+                internal += slots.second;
             }
-            sums.slots_busy_dt += engine.usable_blocks() * args_.block_size * dt;
+            const std::int64_t size = engine.slots_per_block();
+            sums.slots_busy_dt += engine.usable_blocks() * size * dt;
             sums.slots_reserved_dt += reserved * dt;
             sums.slots_internal_dt += internal * dt;
-            sums.slots_token_dt += (used * args_.block_size - reserved - internal) * dt;
+            sums.slots_token_dt += (used * size - reserved - internal) * dt;
         }
     }
 

@@ -74,7 +74,9 @@ SimDuration AffineStepTime::duration(const StepShape& shape) const {
         context += static_cast<double>(chunk.new_tokens * chunk.context_before);
         context += static_cast<double>(chunk.new_tokens * (chunk.new_tokens + 1) / 2);
     }
-    const double base = c0 + per_token * static_cast<double>(shape.tokens) +
+    std::int64_t windows = 0;
+    for (const WindowContext& window : shape.windows) windows += window.context * window.window;
+    const double base = c0 + per_window * static_cast<double>(windows) + per_token * static_cast<double>(shape.tokens) +
                         per_sequence * static_cast<double>(shape.sequences) + per_sampled * static_cast<double>(shape.sampled);
     return SimDuration(std::max<std::int64_t>(1, static_cast<std::int64_t>(std::floor(base + per_context * context + 0.5))));
 }
@@ -145,6 +147,40 @@ EngineArgs random_engine(Random& random) {
         args.num_gpu_blocks = 1 + ceil_div(args.max_model_len, args.block_size) + random.between(0, 2);
     }
     return args;
+}
+
+/// A hybrid model: a few groups of tables, and a pool that holds as many blocks more as they need.
+void add_groups(Random& random, EngineArgs& args) {
+    const bool state = random.percent(20);
+    const bool several_sizes = random.percent(25);
+    if (state) args.enable_prefix_caching = false;
+    const std::int64_t groups = random.any_of({1, 2, 2, 2, 3});
+    std::int64_t before = ceil_div(args.max_model_len, args.block_size);
+    for (std::int64_t g = 0; g < groups; ++g) {
+        BlockGroup group;
+        group.rule = random.percent(55)   ? BlockGroup::Rule::sliding
+                     : random.percent(60) ? BlockGroup::Rule::full
+                                          : BlockGroup::Rule::chunked;
+        if (g == 0 && groups > 1) group.rule = random.percent(60) ? BlockGroup::Rule::sliding : BlockGroup::Rule::full;
+        if (state && g + 1 == groups) group.rule = BlockGroup::Rule::state;
+        group.block_size = args.block_size * (several_sizes ? random.any_of({1, 2, 3}) : 1);
+        group.window = random.percent(50) ? random.between(1, 2 * args.block_size) : random.between(1, args.max_model_len);
+        group.tables = random.any_of({1, 1, 2, 3});
+        group.state_blocks = random.between(1, 2);
+        args.kv_groups.push_back(group);
+    }
+    // What one request of full attention took of the pool, its tables may take now.
+    std::int64_t now = 0;
+    for (const BlockGroup& group : args.kv_groups) {
+        const std::int64_t all = ceil_div(args.max_model_len, group.block_size);
+        const std::int64_t windowed =
+            ceil_div(std::min(group.window + args.max_num_batched_tokens, args.max_model_len), group.block_size) + 1;
+        now += group.tables * (group.rule == BlockGroup::Rule::state  ? group.state_blocks
+                               : group.rule == BlockGroup::Rule::full ? all
+                                                                      : std::min(all + 1, windowed));
+    }
+    const bool tight = args.num_gpu_blocks <= before;
+    args.num_gpu_blocks = tight ? args.num_gpu_blocks * now / before + 1 : args.num_gpu_blocks - before + now;
 }
 
 enum class Content { unnamed, unique, system_prompts, identical, turns };
@@ -271,6 +307,10 @@ Scenario random_scenario(std::uint64_t seed) {
         s.think = SimDuration(unit * random.between(0, 10) / 2);
     }
     s.fewest_tokens = random.percent(40);
+    if (seed % 4 == 3) {
+        add_groups(random, s.options.engine);
+        if (random.percent(50)) s.step_time.per_window = scale / 900.0;
+    }
     if (seed % 2 == 1) return s;
     // Clients of every other scenario may give up. Drawn last: the rest of it does not depend on this.
     s.options.latency_from_intended = random.percent(50);
@@ -306,6 +346,10 @@ std::string describe(const Scenario& s) {
     text += fmt::format("; users {}, think {}; step {} + {} t + {} s + {} c + {} sampled, line {}", s.users, s.think.count(),
                         s.step_time.c0, s.step_time.per_token, s.step_time.per_sequence, s.step_time.per_context,
                         s.step_time.per_sampled, s.step_time.has_line);
+    for (const BlockGroup& g : e.kv_groups) {
+        text += fmt::format("; group rule {} blocks of {} window {} tables {} state {}", static_cast<int>(g.rule), g.block_size,
+                            g.window, g.tables, g.state_blocks);
+    }
     for (const Arrival& a : s.arrivals) {
         text += fmt::format("\n  at {} prompt {} output {} priority {} base {} {}", a.time.time_since_epoch().count(),
                             a.prompt_tokens, a.output_tokens, a.priority, a.output_base, a.external_id);

@@ -52,9 +52,9 @@ private:
 };
 
 /// c0 + per_token * tokens + per_sequence * sequences + per_context * (decode context + context the chunks attend to)
-/// + per_sampled * sampled, in ns; all zero but c0: constant.
+/// + per_sampled * sampled + per_window * (sum of the windows' contexts), in ns; all zero but c0: constant.
 struct AffineStepTime final : StepTimeModel {
-    double c0 = 1, per_token = 0, per_sequence = 0, per_context = 0, per_sampled = 0;
+    double c0 = 1, per_token = 0, per_sequence = 0, per_context = 0, per_sampled = 0, per_window = 0;
     bool has_line = true;  ///< whether decode_line() tells
     [[nodiscard]] SimDuration duration(const StepShape& shape) const override;
     [[nodiscard]] std::optional<DecodeLine> decode_line(std::int64_t rows) const override;

@@ -56,7 +56,8 @@ void check_steps(const Scenario& scenario, const Run& run) {
     }
 }
 
-void check_sums(const Run& run) {
+void check_sums(const Scenario& scenario, const Run& run) {
+    const std::int64_t slots_per_block = NaiveEngine(scenario.options.engine).slots_per_block();
     const Outcome& out = run.outcome;
     const Integrals& sums = out.integrals;
     const SimDuration span = out.end - out.first_arrival;
@@ -64,8 +65,8 @@ void check_sums(const Run& run) {
     for (const SimDuration d : sums.bound) bounds += d;
     REQUIRE(bounds == out.replicas * span);
     REQUIRE(sums.slots_token_dt >= 0);
-    REQUIRE(sums.slots_token_dt + sums.slots_reserved_dt + sums.slots_internal_dt == sums.blocks_used_dt * out.block_size);
-    REQUIRE(sums.blocks_used_dt * out.block_size <= sums.slots_busy_dt);
+    REQUIRE(sums.slots_token_dt + sums.slots_reserved_dt + sums.slots_internal_dt == sums.blocks_used_dt * slots_per_block);
+    REQUIRE(sums.blocks_used_dt * slots_per_block <= sums.slots_busy_dt);
     REQUIRE(sums.blocks_used_peak <= out.usable_blocks);
     const std::int64_t gave_up = out.counters.timed_out + out.counters.cancelled;
     REQUIRE(static_cast<std::int64_t>(run.left.size()) == out.counters.completed + out.counters.rejected + gave_up);
@@ -98,7 +99,7 @@ TEST_CASE("oracle: what must hold in every run of the naive engine") {
         const Run run = naive_run(scenario);
         if (run.refused || run.endless) continue;
         check_steps(scenario, run);
-        check_sums(run);
+        check_sums(scenario, run);
         stalls += run.outcome.stall_report.empty() ? 0 : 1;
         rejected += run.outcome.counters.rejected;
         preemptions += run.outcome.counters.preemptions;

@@ -71,11 +71,11 @@ TEST_CASE("theory: scaling every time scales every latency") {
     for (std::uint64_t seed = 0; seed < 200; ++seed) {
         oracle::Scenario scenario = oracle::random_scenario(seed);
         for (double* part : {&scenario.step_time.c0, &scenario.step_time.per_token, &scenario.step_time.per_sequence,
-                             &scenario.step_time.per_context, &scenario.step_time.per_sampled})
+                             &scenario.step_time.per_context, &scenario.step_time.per_sampled, &scenario.step_time.per_window})
             *part = std::ceil(*part);
         oracle::Scenario slow = scenario;
         for (double* part : {&slow.step_time.c0, &slow.step_time.per_token, &slow.step_time.per_sequence,
-                             &slow.step_time.per_context, &slow.step_time.per_sampled})
+                             &slow.step_time.per_context, &slow.step_time.per_sampled, &slow.step_time.per_window})
             *part *= static_cast<double>(factor);
         for (Arrival& a : slow.arrivals) a.time = SimTime(a.time.time_since_epoch() * factor);
         slow.think *= factor;

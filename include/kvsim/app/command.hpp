@@ -64,6 +64,7 @@ struct Command {
 // One file each under sim/commands/.
 int run_command(const std::vector<std::string>& args);
 int memory_command(const std::vector<std::string>& args);
+int from_vllm_command(const std::vector<std::string>& args);
 int conformance_command(const std::vector<std::string>& args);
 int check_command(const std::vector<std::string>& args);
 int list_command(const std::vector<std::string>& args);

@@ -33,12 +33,14 @@ struct HardwareConfig {
     std::int64_t tensor_parallel_size = 1;
     std::int64_t pipeline_parallel_size = 1;
     std::int64_t data_parallel_size = 1;
+    std::int64_t decode_context_parallel_size = 1;
     std::int64_t replicas = 1;
 };
 
 /// vLLM's engine arguments by their names; whatever is unset comes from the preset.
 struct EngineConfig {
     std::optional<std::string> preset;
+    std::optional<std::string> version;  ///< whose memory accounting and defaults apply ("vllm-0.11.0", "sglang", "trtllm")
     std::optional<std::string> scheduling_policy;
     std::optional<std::string> kv_cache_dtype;
     std::optional<std::string> dtype;
@@ -50,8 +52,15 @@ struct EngineConfig {
     std::optional<double> gpu_memory_utilization;
     std::optional<std::int64_t> num_gpu_blocks_override;
     std::optional<Bytes> kv_cache_memory_bytes;
+    std::optional<Bytes> weights_memory_bytes;     ///< replaces the weights computed from the shape
     std::optional<Bytes> activation_memory_bytes;  ///< replaces the activation-peak rule of the memory derivation
     std::optional<Bytes> non_torch_memory_bytes;   ///< replaces the non-torch rule
+    std::optional<Bytes> cuda_graph_memory_bytes;  ///< replaces the CUDA-graph rule
+    std::optional<bool> enforce_eager;
+    std::optional<bool> enable_expert_parallel;
+    std::optional<bool> disable_hybrid_kv_cache_manager;
+    std::optional<std::int64_t> draft_layers;  ///< KV layers of a draft model; memory only
+    std::optional<std::int64_t> num_speculative_tokens;
     std::optional<bool> enable_prefix_caching;
     std::optional<bool> enable_chunked_prefill;
     std::optional<std::int64_t> long_prefill_token_threshold;

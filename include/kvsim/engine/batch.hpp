@@ -28,6 +28,7 @@ struct Batch {
     Bound bound = Bound::no_waiting;
     StepShape shape;
     std::vector<PrefillChunk> chunks;
+    std::vector<WindowContext> windows;
     std::int64_t recomputed_tokens = 0;
     SimDuration duration{};
 
@@ -42,6 +43,7 @@ struct Batch {
         rows.clear();
         preempted.clear();
         chunks.clear();
+        for (WindowContext& window : windows) window.context = 0;
         bound = Bound::no_waiting;
         shape = {};
         recomputed_tokens = 0;

@@ -55,12 +55,6 @@ struct Aborted {
     std::int64_t scheduled = 0;  ///< tokens scheduled for it, recomputed ones included
 };
 
-/// Slots that are held without holding a computed token, summed over running requests.
-struct HeldSlots {
-    std::int64_t reserved = 0;  ///< will be filled by their request
-    std::int64_t internal = 0;  ///< never filled
-};
-
 class Engine {
 public:
     /// Blocks that requests can use: num_gpu_blocks less the null block.
@@ -87,6 +81,7 @@ public:
     [[nodiscard]] std::int64_t unfinished() const { return unfinished_; }
     [[nodiscard]] const EngineArgs& args() const { return args_; }
     [[nodiscard]] HeldSlots held() const { return held_; }
+    [[nodiscard]] std::int64_t slots_per_block() const { return slots_per_block_; }
     [[nodiscard]] std::int64_t used_blocks() const { return kv_->usable() - kv_->free(); }
     [[nodiscard]] std::int64_t running_count() const { return static_cast<std::int64_t>(running_.size()); }
     [[nodiscard]] std::int64_t waiting_count() const { return static_cast<std::int64_t>(waiting_->size()); }
@@ -122,6 +117,7 @@ private:
     void leave(Slot slot);
     void advance(Batch& batch);
     void account(LiveRequest& request);
+    void account_tables(LiveRequest& request);
     void check_invariants() const;
 
     EngineArgs args_;
@@ -133,6 +129,8 @@ private:
     std::unique_ptr<KvManager> kv_;
     std::unique_ptr<Scheduler> scheduler_;
     std::int64_t watermark_blocks_;
+    std::int64_t slots_per_block_;
+    std::vector<WindowContext> windows_;  // of the block groups, each once
     std::int64_t unfinished_ = 0;
     std::int64_t outstanding_ = 0;
     std::int64_t step_ = 0;

@@ -1,9 +1,9 @@
 #pragma once
 // The decisions of Engine with the vllm-v1 scheduler, at a cost proportional to what changes.
 //
-// It holds when: queue order fcfs, no long-prefill threshold, max_num_batched_tokens >= max_num_seqs. Then decoding requests
-// never run out of token budget and at most one request is an unfinished prefill, the last of `running`. So all decoding
-// requests advance together, and a step needs only
+// It holds when: one block table per request, queue order fcfs, no long-prefill threshold, max_num_batched_tokens >=
+// max_num_seqs. Then decoding requests never run out of token budget and at most one request is an unfinished prefill, the last
+// of `running`. So all decoding requests advance together, and a step needs only
 //   * their number and the sum of their contexts,
 //   * who crosses into a new block: a request with `offset` (computed before batch k = k + offset) does so when
 //     (k + offset) mod block_size == 0, so those of one phase stand in one list, in admission order,
@@ -53,6 +53,7 @@ public:
     [[nodiscard]] std::int64_t outstanding_tokens() const { return outstanding_; }
     [[nodiscard]] std::int64_t running_count() const { return running_count_; }
     [[nodiscard]] std::int64_t waiting_count() const { return static_cast<std::int64_t>(waiting_.size()); }
+    [[nodiscard]] std::int64_t slots_per_block() const { return args_.block_size; }
     [[nodiscard]] std::int64_t used_blocks() const { return kv_.usable() - kv_.free(); }
     /// Reserved and internal slots together, as reserved; what was internal is moved when its request leaves.
     [[nodiscard]] HeldSlots held() const { return {table_blocks_ * args_.block_size - computed_, 0}; }

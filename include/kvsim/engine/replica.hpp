@@ -151,7 +151,7 @@ public:
         const std::int64_t used = engine_.used_blocks();
         const HeldSlots held = engine_.held();
         integrals_.blocks_used_dt += static_cast<Int128>(used) * dt;
-        integrals_.slots_token_dt += static_cast<Int128>(used * engine_.args().block_size - held.reserved - held.internal) * dt;
+        integrals_.slots_token_dt += static_cast<Int128>(used * engine_.slots_per_block() - held.reserved - held.internal) * dt;
         integrals_.slots_reserved_dt += static_cast<Int128>(held.reserved) * dt;
         integrals_.slots_internal_dt += static_cast<Int128>(held.internal) * dt;
     }
@@ -163,7 +163,7 @@ private:
         if (!flying_) integrals_.idle += SimDuration(dt);
         if (engine_.waiting_count() > 0) integrals_.any_waiting += SimDuration(dt);
         if (engine_.running_count() > 0) {
-            integrals_.slots_busy_dt += static_cast<Int128>(engine_.kv().usable() * engine_.args().block_size) * dt;
+            integrals_.slots_busy_dt += static_cast<Int128>(engine_.kv().usable() * engine_.slots_per_block()) * dt;
         }
     }
 

@@ -42,6 +42,10 @@ struct LiveRequest {
     // KV. `registered` leading blocks of `table` can serve prefix hits; keys are made when first needed.
     std::vector<std::int32_t> table;
     std::int64_t registered = 0;
+    // Instead of `table` where the model has several (EngineArgs::kv_groups); 0 stands for a block outside the window.
+    std::vector<std::vector<std::int32_t>> tables;
+    std::int64_t room = 0;       ///< tokens every table has a slot for
+    std::int64_t next_drop = 0;  ///< `computed` from which on some table gives a block back
     std::vector<BlockKey> keys;
     std::vector<TokenRun> content;  ///< the prompt; empty: tokens nobody else has
     std::uint64_t output_base = 0;

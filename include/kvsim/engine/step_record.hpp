@@ -12,10 +12,11 @@ namespace kvsim {
 struct ScheduledRow {
     enum class Kind { fresh, resumed, running };
     RequestId id;
-    std::int64_t tokens;               ///< "n"
-    std::int64_t computed;             ///< "c": computed tokens before the step, prefix hit included
-    Kind kind;                         ///< "k": new | resumed | running
-    std::vector<std::int64_t> blocks;  ///< "b": the whole table for new and resumed, only the added ones for running
+    std::int64_t tokens;                    ///< "n"
+    std::int64_t computed;                  ///< "c": computed tokens before the step, prefix hit included
+    Kind kind;                              ///< "k": new | resumed | running
+    std::vector<std::int64_t> blocks;       ///< "b": the whole table for new and resumed, only the added ones for running
+    std::vector<std::int64_t> tables = {};  ///< how many of `blocks` belong to each block table; empty: there is one
     bool operator==(const ScheduledRow&) const = default;
 };
 

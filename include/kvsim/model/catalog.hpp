@@ -17,12 +17,33 @@
 
 namespace kvsim {
 
-/// Layers that keep the same kind of state per token.
+/// Layers that keep the same kind of state. A model's groups cover all its layers.
+///   full        keys and values of every token
+///   sliding     of the last `window` tokens
+///   chunked     of the current chunk of `window` tokens (Llama 4)
+///   mla         one latent per token (ModelSpec::mla); sparse_mla: also an indexer's key
+///   linear      a fixed recurrent state per sequence (ModelSpec::state): gated delta net, Mamba
+///   none        nothing: MLP only, or another layer's KV is used
 struct AttentionGroup {
     static constexpr std::string_view type_name = "map";
-    std::string kind = "full";  ///< full | sliding | chunked | linear | mla | sparse_mla
+    std::string kind = "full";
     std::int64_t layers = 0;
-    std::int64_t window = 0;  ///< tokens, for sliding and chunked
+    std::int64_t window = 0;    ///< tokens, for sliding and chunked
+    std::int64_t kv_heads = 0;  ///< 0: the model's
+    std::int64_t head_dim = 0;  ///< 0: the model's
+};
+
+/// Recurrent state of a linear layer; heads == 0: none. One sequence keeps, per layer, heads x head_dim x state_size elements
+/// and (conv_kernel - 1) x (heads x head_dim + 2 x groups x state_size) of convolution input.
+struct StateSpec {
+    static constexpr std::string_view type_name = "map";
+    std::string kind = "gated_delta";  ///< gated_delta | mamba2 | mamba1: which weights the layer has
+    std::int64_t heads = 0;            ///< value heads; Mamba 1: its channels, with head_dim 1
+    std::int64_t head_dim = 0;         ///< of a value head
+    std::int64_t state_size = 0;       ///< width of a key; Mamba's d_state
+    std::int64_t groups = 0;           ///< key heads; Mamba 2's n_groups; Mamba 1: 0
+    std::int64_t conv_kernel = 4;
+    std::string dtype = "auto";  ///< of the recurrent part: auto (the model's) | float32 | bfloat16 | float16
 };
 
 /// Mixture of experts; experts == 0: dense model.
@@ -34,6 +55,7 @@ struct MoeSpec {
     std::int64_t shared_intermediate = 0;  ///< of all shared experts together; 0: none
     std::int64_t first_dense_layers = 0;   ///< leading layers with a dense MLP
     std::int64_t layer_step = 1;           ///< layer l (from 0) is MoE when (l + 1) % layer_step == 0
+    std::int64_t layers = 0;               ///< number of MoE layers; 0: follows from the two above
 };
 
 /// Multi-head latent attention; kv_lora_rank == 0: plain multi-head or grouped-query attention.
@@ -67,6 +89,13 @@ struct ModelSpec {
     std::string mlp = "gated";       ///< gated (gate, up, down) | plain (two matrices)
     MoeSpec moe;
     MlaSpec mla;
+    StateSpec state;
+    std::int64_t index_heads = 0;           ///< sparse_mla: heads of the indexer
+    std::int64_t index_head_dim = 0;        ///< sparse_mla: width of the indexer's key
+    bool attention_gate = false;            ///< queries carry an output gate: the projection is twice as wide
+    std::int64_t mlp_layers = 0;            ///< layers with a dense or MoE MLP; 0: all
+    std::int64_t draft_layers = 0;          ///< multi-token-prediction layers the checkpoint carries (not part of `layers`)
+    std::int64_t encoder_parameters = 0;    ///< vision or audio tower, 16 bit; loaded, not part of the decoder's count
     std::vector<AttentionGroup> attention;  ///< empty in a file: all layers full, or mla; filled after reading
     std::string source;
     std::string note;
@@ -74,9 +103,14 @@ struct ModelSpec {
     [[nodiscard]] bool is_moe() const { return moe.experts > 0; }
     [[nodiscard]] bool is_mla() const { return mla.kv_lora_rank > 0; }
     [[nodiscard]] std::int64_t moe_layers() const;
-    [[nodiscard]] std::int64_t dense_layers() const { return layers - moe_layers(); }
-    /// Why a run cannot simulate this model ("has sliding-window layers (...)"); empty when it can.
-    [[nodiscard]] std::string unsupported() const;
+    [[nodiscard]] std::int64_t dense_layers() const {
+        return (mlp_layers == no_mlp ? 0 : mlp_layers > 0 ? mlp_layers : layers) - moe_layers();
+    }
+    static constexpr std::int64_t no_mlp = -1;  ///< mlp_layers of a model without any MLP
+    /// `attention`, or all layers full (mla) where a hand-made value has none.
+    [[nodiscard]] std::vector<AttentionGroup> layer_groups() const;
+    /// Layers of that kind.
+    [[nodiscard]] std::int64_t layers_of(std::string_view kind) const;
     /// What contradicts itself or is beyond any model (so that later integer arithmetic cannot overflow); empty: nothing.
     [[nodiscard]] std::string problem() const;
     /// Names of the shape's facts that are not stated and that weights and physical step times need.
@@ -132,8 +166,12 @@ public:
     Catalog() = default;  ///< empty: knows no name
     /// Reads models.yaml, gpus.yaml and step_time.yaml of `folder`. Throws UserError when one cannot be read.
     explicit Catalog(const std::filesystem::path& folder);
-    /// The folder named by KVSIM_CATALOG, else the source tree's, else the installed one.
-    static Catalog open();
+    /// The folder named by KVSIM_CATALOG, else the source tree's, else the installed one; then, when `own` is not empty, with()
+    /// that folder.
+    static Catalog open(const std::filesystem::path& own = {});
+    /// The same with the entries of `own`/models.yaml and `own`/gpus.yaml before it: they win over entries of the same name.
+    /// One of the files may be missing; UserError when both are.
+    [[nodiscard]] Catalog with(const std::filesystem::path& own) const;
 
     [[nodiscard]] std::vector<std::string> model_names() const;  ///< in file order
     [[nodiscard]] std::vector<std::string> gpu_names() const;
@@ -166,7 +204,10 @@ public:
 private:
     struct Data {
         File models, gpus, step_time;
+        std::shared_ptr<const Data> under;  ///< asked where this one knows nothing
     };
+    static Catalog open_shipped();
+    [[nodiscard]] std::vector<std::string> names(File Data::*kind) const;
     std::shared_ptr<const Data> data_;
 };
 
@@ -176,8 +217,9 @@ std::optional<ModelSpec> read_model(const config::Value& map, std::string name, 
 std::optional<GpuSpec> read_gpu(const config::Value& map, std::string name, config::Diagnostics&);
 
 /// A model from the text of a Hugging Face config.json. `name` is used in messages and as the model's name. Dense (llama,
-/// mistral, qwen2, qwen3, phi3, opt), MoE (mixtral, qwen3_moe) and MLA (deepseek_v2, deepseek_v3, kimi_k2) configurations are
-/// understood, also nested in text_config; every problem is one error at `at`.
+/// mistral, qwen2, qwen3, phi3, opt, ...), MoE (mixtral, qwen3_moe, glm4_moe), MLA (deepseek_v2, v3 and v32, kimi_k2,
+/// glm_moe_dsa), windowed (gemma2, gemma3, gemma4, gpt_oss, llama4) and recurrent (qwen3_next, qwen3_5, jamba, bamba,
+/// nemotron_h, mamba) configurations are understood, also nested in text_config; every problem is one error at `at`.
 std::optional<ModelSpec> read_hf_config(std::string_view json, std::string name, const config::Mark& at, config::Diagnostics&);
 
 /// A scenario's `model:`: a map of facts, an existing path (one that has a '/' or ends in .json; relative to `base`, then to

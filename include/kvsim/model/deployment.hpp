@@ -44,6 +44,8 @@ struct Deployment {
     double gpu_memory_utilization = 0;  ///< 0: not used
     std::string kv_cache_dtype = "auto";
     std::int64_t kv_element_bytes = 2;
+    EngineVersion version;  ///< whose memory accounting applies
+    MemoryOptions memory;   ///< what `budget` was derived from
     KvBudget budget;
     std::vector<std::string> deviations;  ///< "max_num_seqs=64 (vllm-v1: 1024)"
     std::vector<std::string> warnings;
@@ -52,6 +54,8 @@ struct Deployment {
 
     /// Engine replicas, each with its own KV: data parallelism times replicas.
     [[nodiscard]] std::int64_t engine_replicas() const { return data_parallel_size * replicas; }
+    /// Why a run cannot simulate it although its memory is known; empty: it can.
+    [[nodiscard]] std::string unsupported_run() const;
 };
 
 /// Fills presets and defaults, resolves names and derives the KV budget. Everything wrong goes to `diagnostics`; a Deployment

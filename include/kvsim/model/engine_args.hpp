@@ -8,6 +8,23 @@ namespace kvsim {
 
 enum class QueueOrder { fcfs, priority };
 
+/// Block tables of a request that follow one rule: vLLM's KV cache groups with the same spec. The blocks of all tables come
+/// from one pool, so each takes the same bytes.
+struct BlockGroup {
+    enum class Rule {
+        full,     ///< every token until the request leaves
+        sliding,  ///< the last `window` tokens, the one being computed included
+        chunked,  ///< the current chunk of `window` tokens
+        state     ///< `state_blocks` blocks whatever the length (Mamba, linear attention)
+    };
+    Rule rule = Rule::full;
+    std::int64_t block_size = 16;  ///< tokens a block holds, a multiple of EngineArgs::block_size; of no use to state
+    std::int64_t window = 0;       ///< tokens, >= 1 for sliding and chunked
+    std::int64_t tables = 1;       ///< >= 1
+    std::int64_t state_blocks = 1;
+    bool operator==(const BlockGroup&) const = default;
+};
+
 struct EngineArgs {
     std::string preset = "vllm-v1";
     QueueOrder scheduling_policy = QueueOrder::fcfs;
@@ -21,7 +38,8 @@ struct EngineArgs {
     bool enable_prefix_caching = true;
     bool async_scheduling = true;
     bool scheduler_reserve_full_isl = true;
-    double watermark = 0;  ///< fraction of num_gpu_blocks kept free at admission, [0, 1)
+    std::vector<BlockGroup> kv_groups;  ///< in vLLM's order; empty: one table, full attention, block_size
+    double watermark = 0;               ///< fraction of num_gpu_blocks kept free at admission, [0, 1)
     bool operator==(const EngineArgs&) const = default;
 };
 

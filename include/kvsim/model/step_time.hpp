@@ -16,6 +16,18 @@ struct PrefillChunk {
     std::int64_t context_before;  ///< tokens already computed, cached ones included
 };
 
+/// What the decode rows attend to in layers that see only part of a context.
+struct WindowContext {
+    std::int64_t window = 0;   ///< tokens
+    bool chunked = false;      ///< the current chunk of `window` tokens instead of the last `window`
+    std::int64_t context = 0;  ///< sum over decode rows, the new token included
+
+    /// What a token attends to, of `whole` tokens up to and including itself.
+    [[nodiscard]] std::int64_t attended(std::int64_t whole) const {
+        return chunked ? (whole - 1) % window + 1 : whole < window ? whole : window;
+    }
+};
+
 /// What a step's price may depend on. A row with one new token is a decode row, even if it is a prompt's last token.
 struct StepShape {
     std::int64_t tokens = 0;     ///< all tokens of the step: decode_rows + sum of the chunks' new tokens
@@ -23,7 +35,8 @@ struct StepShape {
     std::int64_t sampled = 0;    ///< rows that yield a token
     std::int64_t decode_rows = 0;
     std::int64_t decode_context = 0;  ///< sum over decode rows of the context including the new token
-    std::span<const PrefillChunk> chunks;
+    std::span<const PrefillChunk> chunks = {};
+    std::span<const WindowContext> windows = {};  ///< one for each window of EngineArgs::kv_groups; may be empty
 };
 
 /// For a fixed number of decode rows a decode-only step is linear in the context sum: round(base_ns + per_context_ns * sum).

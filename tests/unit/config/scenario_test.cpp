@@ -289,7 +289,7 @@ TEST_CASE("what this version lacks is an error, never ignored") {
     CHECK(contains(section_complaints("measure: {warmup: 100%}"), "warmup must be "));
     CHECK(contains(section_complaints("measure: {warmup: -1%}"), "warmup must be "));
     CHECK(contains(section_complaints("measure: {cooldown: auto}"), "cooldown must be none, a duration"));
-    CHECK(contains(section_complaints("measure: {window: 0s}"), "window must be > 0"));
+    CHECK(contains(section_complaints("measure: {window: 0s}"), "window must be greater than 0, got 0s"));
     CHECK(contains(section_complaints("measure: {window: 30}"), "window needs a unit: write `30s`"));
     CHECK(contains(section_complaints("measure: {warmup: some}"), "warmup must be none, a duration"));
     CHECK(contains(section_complaints("measure: {warmup: 200}"), "warmup needs a unit: write `200s`"));

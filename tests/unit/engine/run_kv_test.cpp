@@ -102,7 +102,7 @@ private:
         }
         hits += paged.blocks;
         if (r.admitted_before) resumed_hits += paged.blocks;
-        paged_->admit(r, paged, total);
+        paged_->admit(r, paged, cached + n);
         run_.admit(head.run, run, total - run.blocks);
         r.admitted_before = true;
         running_.push_back(&head);
@@ -135,7 +135,7 @@ private:
             ++refused;
             return;
         }
-        paged_->extend(r, need);
+        paged_->extend(r, r.computed + n, need);
         run_.extend(twin.run, need);
         compute(twin, n);
     }

@@ -155,8 +155,12 @@ TEST_CASE("config.json: what is wrong is named, all at once") {
                             "num_hidden_layers must be a whole number"}) {
         CHECK_MESSAGE(missing.find(key) != std::string::npos, key);
     }
-    CHECK(refusal(R"({"model_type": "mamba"})").find("layers, hidden, intermediate") != std::string::npos);
-    CHECK(refusal(R"({"model_type": "gemma2"})").find("sliding-window") != std::string::npos);
+    CHECK(refusal(R"({"model_type": "rwkv"})").find("layers, hidden, intermediate") != std::string::npos);
+    CHECK(refusal(R"({"model_type": "gemma2"})").find("num_hidden_layers") != std::string::npos);
+    CHECK(refusal(R"({"model_type": "jamba", "num_hidden_layers": 1000000000000})").find("beyond any") != std::string::npos);
+    json other = llama;
+    other["text_config"] = {{"model_type", "rwkv"}};
+    CHECK(refusal(other.dump()).find("rwkv") != std::string::npos);
     CHECK(refusal("{}").find("no model_type") != std::string::npos);
     CHECK(refusal("[1]").find("not a JSON object") != std::string::npos);
     CHECK(refusal("{\"model_type\": ").find("not a config.json") != std::string::npos);
@@ -172,11 +176,236 @@ TEST_CASE("config.json: what is wrong is named, all at once") {
     CHECK(refusal(odd.dump()).find("quantization_config") != std::string::npos);
 }
 
-TEST_CASE("a sliding window in config.json makes the model a refused one") {
+namespace {
+
+void check_groups(const ModelSpec& a, const ModelSpec& b) {
+    check_same(a, b);
+    for (const char* kind : {"full", "sliding", "chunked", "linear", "mla", "sparse_mla", "none"}) {
+        CHECK_MESSAGE(a.layers_of(kind) == b.layers_of(kind), kind);
+    }
+    CHECK(state_bytes_per_layer(a, 2) == state_bytes_per_layer(b, 2));
+}
+
+json part(json base, const json& more) {
+    base.update(more);
+    return base;
+}
+
+}  // namespace
+
+TEST_CASE("config.json of windowed, chunked, recurrent and sparse models gives the catalogue's groups") {
+    // As published: what equals the class's defaults is left out.
+    const json gemma3{{"model_type", "gemma3"},
+                      {"text_config",
+                       {{"model_type", "gemma3_text"},
+                        {"head_dim", 128},
+                        {"hidden_size", 5376},
+                        {"intermediate_size", 21504},
+                        {"num_attention_heads", 32},
+                        {"num_hidden_layers", 62},
+                        {"num_key_value_heads", 16},
+                        {"sliding_window", 1024},
+                        {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}}}}};
+    const ModelSpec g = read(gemma3);
+    CHECK(g.layers_of("sliding") == 52);
+    CHECK(g.layers_of("full") == 10);
+    CHECK(g.max_context == 131072);
+    CHECK(static_cast<double>(parameter_count(g)) == doctest::Approx(27.008e9).epsilon(0.003));
+    check_groups(read({{"model_type", "gemma2"},
+                       {"head_dim", 256},
+                       {"hidden_size", 3584},
+                       {"intermediate_size", 14336},
+                       {"num_attention_heads", 16},
+                       {"num_hidden_layers", 42},
+                       {"num_key_value_heads", 8},
+                       {"vocab_size", 256000},
+                       {"max_position_embeddings", 8192},
+                       {"sliding_window", 4096}}),
+                 model("gemma-2-9b-it"));
+    const json gpt_oss{{"model_type", "gpt_oss"},
+                       {"head_dim", 64},
+                       {"hidden_size", 2880},
+                       {"intermediate_size", 2880},
+                       {"num_attention_heads", 64},
+                       {"num_hidden_layers", 24},
+                       {"num_key_value_heads", 8},
+                       {"num_local_experts", 32},
+                       {"num_experts_per_tok", 4},
+                       {"experts_per_token", 4},
+                       {"vocab_size", 201088},
+                       {"max_position_embeddings", 131072},
+                       {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 32.0}, {"original_max_position_embeddings", 4096}}},
+                       {"sliding_window", 128},
+                       {"tie_word_embeddings", false},
+                       {"quantization_config", {{"quant_method", "mxfp4"}}}};
+    check_groups(read(gpt_oss), model("gpt-oss-20b"));
+    const json scout{{"model_type", "llama4"},
+                     {"text_config",
+                      {{"model_type", "llama4_text"},
+                       {"attention_chunk_size", 8192},
+                       {"head_dim", 128},
+                       {"hidden_size", 5120},
+                       {"interleave_moe_layer_step", 1},
+                       {"intermediate_size", 8192},
+                       {"intermediate_size_mlp", 16384},
+                       {"max_position_embeddings", 10485760},
+                       {"num_attention_heads", 40},
+                       {"num_experts_per_tok", 1},
+                       {"num_hidden_layers", 48},
+                       {"num_key_value_heads", 8},
+                       {"num_local_experts", 16},
+                       {"vocab_size", 202048}}}};
+    check_groups(read(scout), model("Llama-4-Scout-17B-16E-Instruct"));
+    json maverick = scout["text_config"];
+    maverick.update({{"interleave_moe_layer_step", 2}, {"num_local_experts", 128}, {"max_position_embeddings", 1048576}});
+    check_groups(read(maverick), model("Llama-4-Maverick-17B-128E-Instruct"));
+    const json next{{"model_type", "qwen3_next"},
+                    {"decoder_sparse_step", 1},
+                    {"full_attention_interval", 4},
+                    {"head_dim", 256},
+                    {"hidden_size", 2048},
+                    {"intermediate_size", 5120},
+                    {"linear_conv_kernel_dim", 4},
+                    {"linear_key_head_dim", 128},
+                    {"linear_num_key_heads", 16},
+                    {"linear_num_value_heads", 32},
+                    {"linear_value_head_dim", 128},
+                    {"max_position_embeddings", 262144},
+                    {"mlp_only_layers", json::array()},
+                    {"moe_intermediate_size", 512},
+                    {"num_attention_heads", 16},
+                    {"num_experts", 512},
+                    {"num_experts_per_tok", 10},
+                    {"num_hidden_layers", 48},
+                    {"num_key_value_heads", 2},
+                    {"shared_expert_intermediate_size", 512},
+                    {"vocab_size", 151936}};
+    check_groups(read(next), model("Qwen3-Next-80B-A3B-Instruct"));
+    json sparse{{"model_type", "deepseek_v32"},
+                {"num_hidden_layers", 61},
+                {"hidden_size", 7168},
+                {"intermediate_size", 18432},
+                {"num_attention_heads", 128},
+                {"num_key_value_heads", 128},
+                {"vocab_size", 129280},
+                {"max_position_embeddings", 163840},
+                {"n_routed_experts", 256},
+                {"num_experts_per_tok", 8},
+                {"moe_intermediate_size", 2048},
+                {"n_shared_experts", 1},
+                {"first_k_dense_replace", 3},
+                {"kv_lora_rank", 512},
+                {"qk_rope_head_dim", 64},
+                {"qk_nope_head_dim", 128},
+                {"v_head_dim", 128},
+                {"q_lora_rank", 1536},
+                {"index_head_dim", 128},
+                {"index_n_heads", 64},
+                {"num_nextn_predict_layers", 1},
+                {"quantization_config", {{"quant_method", "fp8"}}}};
+    check_groups(read(sparse), model("DeepSeek-V3.2"));
+    CHECK(read(sparse).draft_layers == 1);
+    sparse.erase("index_n_heads");
+    CHECK(refusal(sparse.dump()).find("index_n_heads") != std::string::npos);
+    check_groups(read({{"model_type", "jamba"},
+                       {"attn_layer_offset", 4},
+                       {"attn_layer_period", 8},
+                       {"expert_layer_offset", 1},
+                       {"expert_layer_period", 2},
+                       {"hidden_size", 4096},
+                       {"intermediate_size", 14336},
+                       {"mamba_d_conv", 4},
+                       {"mamba_d_state", 16},
+                       {"mamba_dt_rank", 256},
+                       {"mamba_expand", 2},
+                       {"max_position_embeddings", 262144},
+                       {"num_attention_heads", 32},
+                       {"num_experts", 16},
+                       {"num_experts_per_tok", 2},
+                       {"num_hidden_layers", 32},
+                       {"num_key_value_heads", 8},
+                       {"vocab_size", 65536}}),
+                 model("AI21-Jamba-Mini-1.5"));
+    json nemotron{{"model_type", "nemotron_h"},
+                  {"attention_head_dim", 128},
+                  {"conv_kernel", 4},
+                  {"hidden_size", 4096},
+                  {"hybrid_override_pattern", "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"},
+                  {"intermediate_size", 21504},
+                  {"mamba_head_dim", 64},
+                  {"mamba_num_heads", 128},
+                  {"max_position_embeddings", 8192},
+                  {"n_groups", 8},
+                  {"num_attention_heads", 32},
+                  {"num_hidden_layers", 52},
+                  {"num_key_value_heads", 8},
+                  {"ssm_state_size", 128},
+                  {"vocab_size", 131072}};
+    check_groups(read(nemotron), model("Nemotron-H-8B-Base-8K"));
+    CHECK(static_cast<double>(parameter_count(read(nemotron))) == doctest::Approx(8.1e9).epsilon(0.01));
+    nemotron["num_hidden_layers"] = 51;
+    CHECK(refusal(nemotron.dump()).find("52 layers") != std::string::npos);
+    const ModelSpec mamba = read({{"model_type", "mamba"},
+                                  {"hidden_size", 4096},
+                                  {"num_hidden_layers", 64},
+                                  {"state_size", 16},
+                                  {"conv_kernel", 4},
+                                  {"intermediate_size", 8192},
+                                  {"vocab_size", 65024}});
+    CHECK(mamba.layers_of("linear") == 64);
+    CHECK(mamba.missing_shape().size() <= 1);
+    CHECK(kv_bytes_per_token(mamba, 1, 1, 2) == 0);
+    // Falcon-Mamba-7B's shape.
+    CHECK(static_cast<double>(parameter_count(mamba)) == doctest::Approx(7.27e9).epsilon(0.05));
+}
+
+TEST_CASE("config.json: layer_types rule where they are given, and must be complete") {
+    json typed = part(llama, {{"model_type", "qwen3"}, {"sliding_window", 4096}});
+    typed["layer_types"] = json::array();
+    for (int l = 0; l < 32; ++l) typed["layer_types"].push_back(l % 4 == 3 ? "full_attention" : "sliding_attention");
+    CHECK(read(typed).layers_of("sliding") == 24);
+    CHECK(read(typed).attention.front().window == 4096);
+    typed.erase("sliding_window");
+    CHECK(refusal(typed.dump()).find("sliding_window") != std::string::npos);
+    typed["layer_types"].push_back("full_attention");
+    CHECK(refusal(typed.dump()).find("33 entries") != std::string::npos);
+    typed["layer_types"] = 5;
+    CHECK(refusal(typed.dump()).find("layer_types must be a list") != std::string::npos);
+    typed["layer_types"] = json::array({"fourier"});
+    CHECK(refusal(typed.dump()).find("fourier") != std::string::npos);
+    // Layers that use earlier layers' keys and values keep none: Gemma 3n and 4.
+    json shared = part(llama, {{"model_type", "gemma4_text"}, {"sliding_window", 512}, {"num_kv_shared_layers", 8}});
+    shared["global_head_dim"] = 512;
+    CHECK(read(shared).layers_of("none") == 8);
+    CHECK(read(shared).attention.back().kind == "none");
+    shared["num_kv_shared_layers"] = 32;
+    CHECK(refusal(shared.dump()).find("num_kv_shared_layers") != std::string::npos);
+}
+
+TEST_CASE("config.json: quantization methods") {
+    const auto dtype = [](const json& method) { return read(part(llama, {{"quantization_config", method}})).dtype; };
+    CHECK(dtype({{"quant_method", "mxfp4"}}) == "mxfp4");
+    CHECK(dtype({{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}) == "nvfp4");
+    CHECK(dtype({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}}) == "fp8");
+    CHECK(dtype({{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}}) == "bitsandbytes");
+    CHECK(dtype({{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}}) == "int8");
+    CHECK(dtype({{"quant_method", "auto-round"}, {"bits", 4}}) == "gptq");
+    CHECK(dtype({{"quant_method", "compressed-tensors"},
+                 {"config_groups", {{"g", {{"weights", {{"num_bits", 4}, {"type", "float"}}}}}}}}) == "nvfp4");
+    CHECK(refusal(part(llama, {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 3}}}}).dump())
+              .find("quantization_config") != std::string::npos);
+    // Embeddings and head keep 16 bit.
+    ModelSpec m = read(llama);
+    m.dtype = "bitsandbytes";
+    CHECK(weight_bytes(m, 1, 1) > 2 * 2 * 128256LL * 4096);
+}
+
+TEST_CASE("a sliding window in config.json makes sliding layers") {
     json windowed = llama;
     windowed["model_type"] = "mistral";
     windowed["sliding_window"] = 4096;
-    CHECK(read(windowed).unsupported().find("sliding-window") != std::string::npos);
+    CHECK(read(windowed).attention.at(0).kind == "sliding");
+    CHECK(read(windowed).attention.at(0).window == 4096);
 }
 
 TEST_CASE("a scenario's model may be the path of a config.json or of its folder") {
