@@ -97,6 +97,7 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     p.options.warmup_requests = p.scenario.measure.warmup_requests;
     if (p.scenario.output.timeline) p.options.timeline_interval = p.scenario.output.timeline_interval;
     p.options.slo = p.scenario.slo;
+    p.options.window = p.scenario.measure.window.value_or(SimDuration::zero());
     p.options.stop = &stop_requested();
     return p;
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kvsim/app/command.hpp"
+#include "kvsim/app/experiment.hpp"
 #include "kvsim/app/output_folder.hpp"
 #include "kvsim/app/prepare.hpp"
 #include "kvsim/app/process.hpp"
@@ -22,7 +23,9 @@
 #include "kvsim/report/accuracy_limits.hpp"
 #include "kvsim/report/assertion.hpp"
 #include "kvsim/report/render.hpp"
+#include "kvsim/report/replications.hpp"
 #include "kvsim/report/step_log.hpp"
+#include "kvsim/report/windows.hpp"
 #include "kvsim/report/writers.hpp"
 
 namespace kvsim::app {
@@ -46,6 +49,8 @@ const Usage& usage() {
          {"format", "FORMAT", "what is printed: table, vllm, json, csv or markdown (table)"},
          {"assert", "'METRIC OP VALUE'", "exit 1 unless it holds: 'ttft_p99 <= 2s', 'preemptions == 0'", true},
          {"steps", "FILE", "log every engine step as a JSON line"},
+         {"replications", "N",
+          "run under the seeds S ... S+N-1: replications.csv, and means with 95 % intervals in summary.csv"},
          {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
          {"quiet", "", "print nothing but errors and failed assertions"},
          {"log-level", "LEVEL", "trace, debug, info, warn, error or off, on standard error (warn)"}},
@@ -80,12 +85,13 @@ private:
 struct RunOptions {
     bool quiet = false;
     std::optional<fs::path> steps;
+    std::optional<std::int64_t> replications;
 };
 
 /// What the run refuses names its scenario, unless it names a place itself (in a trace).
-Outcome simulate_scenario(const Prepared& p, const SimulationOptions& options, Workload& workload) {
+Outcome simulate_scenario(const Prepared& p, const SimulationOptions& options, Router& router, Workload& workload) {
     try {
-        return simulate(options, *p.step_time, *p.router, workload);
+        return simulate(options, *p.step_time, router, workload);
     } catch (const UserError& e) {
         const std::string message = e.what();
         if (message.find("error: ") != std::string::npos) throw;
@@ -93,14 +99,17 @@ Outcome simulate_scenario(const Prepared& p, const SimulationOptions& options, W
     }
 }
 
-Outcome run_one(Prepared& p, const RunOptions& run) {
+Outcome run_one(const Prepared& p, std::int64_t seed, const RunOptions& run) {
     SimulationOptions options = p.options;
+    std::vector<std::string> warnings;
+    resolve_measured(p, static_cast<std::uint64_t>(seed), options, warnings);
+    const Pieces pieces = fresh_pieces(p, static_cast<std::uint64_t>(seed));
     Progress progress(p.scenario.name, !run.quiet);
-    const std::optional<std::int64_t> total = p.workload->size_hint();
+    const std::optional<std::int64_t> total = pieces.workload->size_hint();
     options.on_progress = [&](const Outcome& outcome, SimTime now) {
         progress.update(now, outcome.counters.completed + outcome.counters.rejected, total);
     };
-    NamedWorkload workload(*p.workload);
+    NamedWorkload workload(*pieces.workload);
     std::optional<StepLog> log;
     if (run.steps) {
         log.emplace(
@@ -108,41 +117,22 @@ Outcome run_one(Prepared& p, const RunOptions& run) {
             options.engine.num_gpu_blocks - 1);
         options.on_step = [&log](std::int64_t replica, const StepRecord& record) { log->add(replica, record); };
     }
-    Outcome outcome = simulate_scenario(p, options, log ? static_cast<Workload&>(workload) : *p.workload);
+    Outcome outcome = simulate_scenario(p, options, *pieces.router, log ? static_cast<Workload&>(workload) : *pieces.workload);
+    outcome.warnings.insert(outcome.warnings.end(), warnings.begin(), warnings.end());
     throw_if_stopped();
     if (!outcome.stall_report.empty()) throw UserError("error: " + p.scenario.name + ": " + outcome.stall_report);
     if (log) log->finish("done", {});
-    for (std::string& note : p.workload->notes()) p.info.warnings.push_back(std::move(note));
+    for (std::string& note : pieces.workload->notes()) outcome.warnings.push_back(std::move(note));
     return outcome;
 }
 
 /// From the same requests offered all at once, with pieces of their own.
-std::optional<double> capacity_of(const Prepared& p) {
-    config::Diagnostics diagnostics;  // everything was checked when it was prepared
-    const auto seed = static_cast<std::uint64_t>(p.scenario.seed);
-    const auto workload = make_workload(p.scenario.workload, seed, p.scenario.file.parent_path(), diagnostics);
-    const auto router = make_router(p.scenario.router, seed, diagnostics);
-    KVSIM_CHECK(workload && router, "what was prepared once can be prepared again");
-    if (workload->closed_loop()) return std::nullopt;  // its requests follow from answers
-    const std::optional<double> rate = saturated_rate(p.options, *p.step_time, *router, *workload);
+std::optional<double> capacity_of(const Prepared& p, std::int64_t seed) {
+    const Pieces pieces = fresh_pieces(p, static_cast<std::uint64_t>(seed));
+    if (pieces.workload->closed_loop()) return std::nullopt;  // its requests follow from answers
+    const std::optional<double> rate = saturated_rate(p.options, *p.step_time, *pieces.router, *pieces.workload);
     throw_if_stopped();
     return rate;
-}
-
-void write_files(const fs::path& folder, const Prepared& p, const Outcome& outcome, const Summary& summary) {
-    std::error_code ignored;                  // a missing folder is reported by the first file
-    fs::create_directories(folder, ignored);  // again: another run that failed may have taken the empty folder away
-    std::vector<std::unique_ptr<AtomicFile>> files;
-    const auto add = [&](std::string_view name) -> AtomicFile& {
-        return *files.emplace_back(std::make_unique<AtomicFile>(folder / name));
-    };
-    if (p.scenario.output.requests) write_requests_csv(add("requests.csv"), outcome, p.info.slo, p.info.class_slos);
-    if (p.scenario.output.timeline) write_timeline_csv(add("timeline.csv"), outcome);
-    add("summary.json").write(summary_json(p.info, outcome, summary));
-    add("summary.csv").write(summary_csv({&summary, 1}));
-    // They appear together: whatever can fail has been tried before the first.
-    for (const std::unique_ptr<AtomicFile>& file : files) file->finish();
-    for (const std::unique_ptr<AtomicFile>& file : files) file->commit();
 }
 
 /// Where the step-time model is known to be wrong; the summary says itself that a run is saturated or overloaded.
@@ -163,6 +153,37 @@ void add_accuracy_warnings(const Prepared& p, Summary& summary) {
         summary.warnings.push_back("accuracy: no kernel was measured on " + run.gpu +
                                    "; efficiencies are the medians of other cards");
     }
+}
+
+/// One seed's run; the first one's details are kept.
+Outcome run_seed(const Prepared& p, std::int64_t seed, const RunOptions& run, RunInfo& info, Summary& summary) {
+    Outcome outcome = run_one(p, seed, run);
+    info.seed = seed;
+    info.capacity_req_s = capacity_of(p, seed);
+    summary = summarize(info, outcome);
+    add_accuracy_warnings(p, summary);
+    return outcome;
+}
+
+/// requests.csv, timeline.csv, windows.csv and the keys of summary.json outside `kvsim` are the first seed's.
+void write_files(const fs::path& folder, const Prepared& p, const RunInfo& info, const Outcome& outcome,
+                 const std::vector<Summary>& runs, bool replications) {
+    std::error_code ignored;                  // a missing folder is reported by the first file
+    fs::create_directories(folder, ignored);  // again: another run that failed may have taken the empty folder away
+    std::vector<std::unique_ptr<AtomicFile>> files;
+    const auto add = [&](std::string_view name) -> AtomicFile& {
+        return *files.emplace_back(std::make_unique<AtomicFile>(folder / name));
+    };
+    if (p.scenario.output.requests) write_requests_csv(add("requests.csv"), outcome, info.slo, info.class_slos);
+    if (p.scenario.output.timeline) write_timeline_csv(add("timeline.csv"), outcome);
+    if (p.scenario.measure.window) add("windows.csv").write(windows_csv(info, outcome));
+    if (replications) add("replications.csv").write(summary_csv(runs));
+    add("summary.json")
+        .write(summary_json(info, outcome, runs.front(), replications ? replications_json(runs) : std::string()));
+    add("summary.csv").write(replications ? replicated_csv(runs) : summary_csv(runs));
+    // They appear together: whatever can fail has been tried before the first.
+    for (const std::unique_ptr<AtomicFile>& file : files) file->finish();
+    for (const std::unique_ptr<AtomicFile>& file : files) file->commit();
 }
 
 /// Names become folders, so they must be plain and differ.
@@ -208,7 +229,9 @@ int run_command(const std::vector<std::string>& args) {
     if (!given) return exit_done;
     const std::vector<std::string>& files = given->positional;
     const bool several = files.size() > 1;
-    const RunOptions run{given->has("quiet"), given->text("steps")};
+    const RunOptions run{given->has("quiet"), given->text("steps"), given->integer("replications", 1, 100'000)};
+    const bool replications = run.replications.has_value();
+    if (run.steps && run.replications.value_or(1) > 1) throw UserError("error: --steps logs one run, not several replications");
     if (run.steps && several) throw UserError("error: --steps logs one scenario, not several");
     std::error_code unequal;
     if (run.steps && fs::equivalent(*run.steps, files.front(), unequal)) {
@@ -222,40 +245,58 @@ int run_command(const std::vector<std::string>& args) {
     std::vector<std::string> sets = given->all("set");
     if (const auto seed = given->text("seed")) sets.push_back("seed=" + *seed);
 
-    std::vector<Prepared> all = prepare_all(files, sets, given->text("catalog").value_or(""), given->all("overlay"));
+    const std::vector<Prepared> all = prepare_all(files, sets, given->text("catalog").value_or(""), given->all("overlay"));
     check_names(all);
     const std::vector<OutputFolder> folders = make_folders(all, given->text("out"));
 
-    std::vector<Summary> summaries;
+    std::string rows;
     int code = exit_done;
     for (std::size_t i = 0; i < all.size(); ++i) {
-        Prepared& p = all[i];
+        const Prepared& p = all[i];
         const fs::path& folder = folders[several ? i + 1 : i].path();
         log_info(p.scenario.name + ": " + p.info.step_time_description);
-        const Outcome outcome = run_one(p, run);
-        p.info.capacity_req_s = capacity_of(p);
-        Summary& summary = summaries.emplace_back(summarize(p.info, outcome));
-        add_accuracy_warnings(p, summary);
-        write_files(folder, p, outcome, summary);
+        RunInfo info = p.info;
+        std::vector<Summary> runs(1);
+        const Outcome outcome = run_seed(p, p.scenario.seed, run, info, runs.front());
+        for (std::int64_t n = 1; n < run.replications.value_or(1); ++n) {
+            RunInfo other = p.info;
+            run_seed(p, p.scenario.seed + n, run, other, runs.emplace_back());
+        }
+        const Summary& summary = runs.front();
+        write_files(folder, p, info, outcome, runs, replications);
+        const std::string row = replications ? replicated_csv_row(runs) : summary_csv_row(summary);
+        rows += row;
         // The table and the Markdown carry them themselves.
         if (run.quiet || (format != Format::table && format != Format::markdown)) {
             for (const std::string& warning : summary.warnings) log_warning(warning);
         }
-        if (!run.quiet && (format != Format::csv || i == 0)) {
-            print(render(format, p.info, outcome, summary, {.colour = colour(), .e2el = true}));
+        const std::vector<std::string> together = replication_warnings(runs);
+        for (const std::string& warning : together) log_warning(warning);
+        if (!run.quiet && format == Format::csv) {
+            const std::string header = replications ? replicated_csv_header() : summary_csv_header();
+            print(i == 0 ? header + row : row);
+        } else if (!run.quiet && format == Format::json && replications) {
+            print(summary_json(info, outcome, summary, replications_json(runs)) + "\n");
         } else if (!run.quiet) {
-            print(summary_csv_row(summary));
+            print(render(format, info, outcome, summary, {.colour = colour(), .e2el = true}));
+            if (replications && format != Format::vllm) print("\n" + render_replications(format, runs));
         }
         flush_output();
+        const std::vector<ReplicatedColumn> means = replications ? replicated(runs) : std::vector<ReplicatedColumn>();
         for (const Assertion& assertion : assertions) {
-            const AssertionResult result = evaluate(assertion, summary);
+            const AssertionResult result =
+                replications ? evaluate(assertion, replicated_cell(means, *assertion.column)) : evaluate(assertion, summary);
             if (!result.passed) code = exit_gate_failed;
             if (result.passed && run.quiet) continue;
             std::fprintf(stderr, "%s%s\n", several ? (p.scenario.name + ": ").c_str() : "", result.message.c_str());
         }
         log_info("written to " + folder.string());
     }
-    if (several) write_summary_csv(folders.front().path() / "summary.csv", summaries);
+    if (several) {
+        AtomicFile file(folders.front().path() / "summary.csv");
+        file.write((replications ? replicated_csv_header() : summary_csv_header()) + rows);
+        file.commit();
+    }
     return code;
 }
 

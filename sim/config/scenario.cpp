@@ -233,36 +233,65 @@ const Schema<WorkloadConfig>& workload_schema() {
     return schema;
 }
 
-// none | a duration | N requests
-bool read_warmup(MeasureConfig& into, const Value& value, Diagnostics& diagnostics) {
+// One end of the arrivals that is cut: none | a duration | N requests | P%
+struct Cut {
+    std::optional<SimDuration>& time;
+    std::optional<std::int64_t>& requests;
+    std::optional<double>& share;
+};
+
+bool read_cut(std::string_view key, Cut into, const Value& value, Diagnostics& diagnostics) {
     const std::string_view text = value.scalar;
-    const std::size_t word = text.ends_with("requests") ? text.size() - 8 : text.ends_with("request") ? text.size() - 7 : 0;
-    if (value.is_scalar() && text == "none") {
-        into = {};
+    const std::string name(key);
+    into.time.reset();
+    into.requests.reset();
+    into.share.reset();
+    if (value.is_scalar() && text == "none") return true;
+    const auto number_before = [&](std::string_view unit) {
+        Value number = value;
+        number.scalar = text.substr(0, text.size() - unit.size());
+        number.scalar.erase(number.scalar.find_last_not_of(' ') + 1);
+        return number;
+    };
+    for (const std::string_view unit : {"requests", "request"}) {
+        if (value.is_scalar() && text.ends_with(unit))
+            return decode(number_before(unit), into.requests, key, non_negative, diagnostics);
+    }
+    if (value.is_scalar() && text.ends_with('%')) {
+        double percent = 0;
+        if (!decode(number_before("%"), percent, key, Range{0, 100, false, true}, diagnostics)) return false;
+        into.share = percent / 100;
         return true;
     }
-    if (value.is_scalar() && text == "auto") {
-        diagnostics.error(value.mark, "warmup: auto is not supported by this version; write none, `60s` or `200 requests`");
-        return false;
-    }
-    if (value.is_scalar() && word > 0) {
-        Value count = value;
-        count.scalar = text.substr(0, word);
-        count.scalar.erase(count.scalar.find_last_not_of(' ') + 1);
-        return decode(count, into.warmup_requests, "warmup", non_negative, diagnostics);
-    }
     if (!value.is_scalar() || text.empty() || (text[0] >= 'a' && text[0] <= 'z')) {
-        diagnostics.error(value.mark, "warmup must be none, a duration such as `60s`, or a count such as `200 requests`");
+        diagnostics.error(value.mark, name + " must be none, a duration such as `60s`, a count such as `200 requests`" +
+                                          (key == "warmup" ? ", a share such as `10%`, or auto" : " or a share such as `10%`"));
         return false;
     }
-    return decode(value, into.warmup_time, "warmup", non_negative, diagnostics);
+    return decode(value, into.time, key, non_negative, diagnostics);
+}
+
+bool read_warmup(MeasureConfig& into, const Value& value, Diagnostics& diagnostics) {
+    into.warmup_auto = value.is_scalar() && value.scalar == "auto";
+    if (into.warmup_auto) return true;
+    return read_cut("warmup", {into.warmup_time, into.warmup_requests, into.warmup_share}, value, diagnostics);
+}
+
+bool read_cooldown(MeasureConfig& into, const Value& value, Diagnostics& diagnostics) {
+    return read_cut("cooldown", {into.cooldown_time, into.cooldown_requests, into.cooldown_share}, value, diagnostics);
 }
 
 const Schema<MeasureConfig>& measure_schema() {
-    static const Schema<MeasureConfig> schema{custom<MeasureConfig>("warmup", "none | duration | N requests",
-                                                                    "arrivals before this are simulated but not measured",
-                                                                    read_warmup)
-                                                  .by_default("none")};
+    static const Schema<MeasureConfig> schema{
+        custom<MeasureConfig>("warmup", "none | duration | N requests | P% | auto",
+                              "first arrivals that are simulated but not measured; auto: MSER-5 finds their number",
+                              read_warmup)
+            .by_default("none"),
+        custom<MeasureConfig>("cooldown", "none | duration | N requests | P%",
+                              "last arrivals that are simulated but not measured", read_cooldown)
+            .by_default("none"),
+        field("window", &MeasureConfig::window, "write windows.csv: figures of each such span of simulated time",
+              Range{0, 3e9, true})};
     return schema;
 }
 

@@ -38,6 +38,8 @@ std::optional<double> saturated_rate(const SimulationOptions& options, const Ste
     plain.warmup_time.reset();
     plain.warmup_requests.reset();
     plain.keep_requests = true;  // few
+    plain.measured_end.reset();
+    plain.window = {};
     Backlog backlog(workload, most);
     Outcome outcome;
     try {

@@ -27,6 +27,8 @@ namespace {
 
 /// Of timeline.csv; some 2 GB of memory.
 constexpr std::size_t max_timeline_samples = 20'000'000;
+/// Of windows.csv.
+constexpr std::size_t max_windows = 1'000'000;
 
 /// As base/rank.hpp, to the nanosecond.
 SimDuration interpolated(std::vector<std::int64_t>& values, double q) {
@@ -49,7 +51,7 @@ public:
           workload_(workload),
           closed_loop_(options.max_concurrency.has_value() || workload.closed_loop()),
           may_cancel_(workload.may_cancel()),
-          tokens_(out_, options.warmup_time.has_value() || options.warmup_requests.has_value()),
+          tokens_(out_, options.warmup_time || options.warmup_requests || options.measured_end),
           loads_(static_cast<std::size_t>(options.replicas)),
           last_instant_(end_of_time.time_since_epoch() / options.replicas) {
         out_.usable_blocks = options.engine.num_gpu_blocks - 1;
@@ -76,6 +78,7 @@ public:
         for (SimTime next = next_time(); next != never; next = next_time()) {
             KVSIM_CHECK(next >= now_, "time never goes backwards");
             if (next > next_sample_) sample_timeline(next);
+            if (next >= next_mark_) mark_windows(next);
             move_clock(next);
             finish_steps();
             if (may_cancel_) give_up();
@@ -180,6 +183,7 @@ private:
         SimTime horizon = joining_.empty() ? last_instant_ : std::min(last_instant_, joining_.front().at);
         if (may_issue()) horizon = std::min(horizon, next_arrival());
         if (next_sample_ != never) horizon = std::min(horizon, next_sample_ + SimDuration(1));
+        horizon = std::min(horizon, next_mark_);
         if constexpr (one) return replicas_.front()->run_ahead(horizon);
         // Tokens are counted second by second over all replicas.
         if (started_) horizon = std::min(horizon, tokens_.end_of_second(now_));
@@ -217,7 +221,8 @@ private:
         record.arrival = intended;
         record.prompt_tokens = static_cast<std::int32_t>(arrival_.prompt_tokens);
         record.measured = !(options_.warmup_time && intended - out_.first_arrival < *options_.warmup_time) &&
-                          !(options_.warmup_requests && id < *options_.warmup_requests);
+                          !(options_.warmup_requests && id < *options_.warmup_requests) &&
+                          !(options_.measured_end && id >= *options_.measured_end);
         if (options_.keep_requests) note_names(id);
         if (may_cancel_) slots_.push_back(no_slot);
         if (may_cancel_ && out_of_patience(arrival_)) {
@@ -298,6 +303,11 @@ private:
             const std::int64_t interval = options_.timeline_interval.count();
             next_sample_ = SimTime(SimDuration(now_.time_since_epoch().count() / interval * interval));
             sample_timeline(now_);  // the one before the first arrival
+        }
+        if (options_.window > SimDuration::zero()) {
+            const std::int64_t window = options_.window.count();
+            next_mark_ = SimTime(SimDuration(now_.time_since_epoch().count() / window * window));
+            mark_windows(now_);
         }
     }
 
@@ -526,6 +536,30 @@ private:
                         " s simulated so far); make the interval longer, or switch it off with output.timeline: false");
     }
 
+    /// What happens at the end of a window belongs to the next one.
+    void mark_windows(SimTime next) {
+        for (; next_mark_ <= next; next_mark_ += options_.window) {
+            if (out_.window_marks.size() >= max_windows) {
+                throw UserError("error: measure.window: windows.csv would have more than " + std::to_string(max_windows) +
+                                " windows of " + decimals(to_seconds(options_.window), 9) + " s (" +
+                                decimals(to_seconds(now_), 3) + " s simulated so far); make the window longer");
+            }
+            add_mark(next_mark_);
+        }
+    }
+
+    void add_mark(SimTime at) {
+        WindowMark& mark = out_.window_marks.emplace_back();
+        mark.at = at;
+        each_replica([&](const ReplicaType& replica) { mark.blocks_used_dt += replica.blocks_used_until(at); });
+        mark.in_system_dt = out_.integrals.in_system_dt;
+        if (at > now_) mark.in_system_dt += static_cast<Int128>(in_system_) * (at - now_).count();
+        mark.steps = out_.counters.steps;
+        mark.rows = out_.counters.rows;
+        mark.tokens = out_.counters.tokens;
+        mark.preemptions = out_.counters.preemptions;
+    }
+
     /// Now and then: progress, and whether the run can end at all.
     void look_around() {
         if (options_.on_progress && (events_ & 4095) == 0) options_.on_progress(out_, now_);
@@ -544,6 +578,10 @@ private:
             }
         }
         if (options_.itl_per_request) out_.itl_p99.resize(out_.requests.size(), SimDuration(-1));
+        if (next_mark_ != never) {  // the last window includes its end
+            if (out_.window_marks.size() > 1 && out_.window_marks.back().at == now_) out_.window_marks.pop_back();
+            add_mark(now_);
+        }
         for (const auto& replica : replicas_) replica->settle(out_.end);
         if (next_sample_ != never) sample_timeline(now_ + SimDuration(1));
         out_.counters.completed_by_last_arrival = completed_by_last_arrival_;
@@ -616,6 +654,7 @@ private:
     SimTime upcoming_ = never;
     SimTime now_{};
     SimTime next_sample_ = never;
+    SimTime next_mark_ = never;
     bool started_ = false;
     bool livelocked_ = false;
     std::int64_t in_system_ = 0;  // issued, neither finished nor rejected

@@ -188,7 +188,10 @@ Assertion parse_assertion(std::string_view text) {
 }
 
 AssertionResult evaluate(const Assertion& assertion, const Summary& summary) {
-    const Cell cell = assertion.column->get(summary);
+    return evaluate(assertion, assertion.column->get(summary));
+}
+
+AssertionResult evaluate(const Assertion& assertion, const Cell& cell) {
     AssertionResult result;
     result.measured = with_unit(cell, *assertion.column);
     if (const auto* text = std::get_if<std::string>(&cell))

@@ -71,9 +71,20 @@ std::string bytes_text(std::int64_t bytes) {
 struct LatencyRow {
     std::string_view name;
     const Distribution* d;
+    const DistributionInterval* ci95;
 };
 std::array<LatencyRow, 5> latency_rows(const Summary& s) {
-    return {{{"TTFT", &s.ttft}, {"TPOT", &s.tpot}, {"ITL", &s.itl}, {"E2E", &s.e2e}, {"Queue", &s.queue}}};
+    return {{{"TTFT", &s.ttft, &s.ttft_ci95},
+             {"TPOT", &s.tpot, &s.tpot_ci95},
+             {"ITL", &s.itl, &s.itl_ci95},
+             {"E2E", &s.e2e, &s.e2e_ci95},
+             {"Queue", &s.queue, &s.queue_ci95}}};
+}
+
+using Half = std::optional<double>;
+std::array<Half, 5> half_widths(const DistributionInterval& i) {
+    const auto half = [](const std::optional<Interval>& interval) { return interval ? Half(interval->half_width()) : Half(); };
+    return {half(i.mean), half(i.p50), half(i.p90), half(i.p95), half(i.p99)};
 }
 
 std::vector<std::string> slo_limits(const config::SloConfig& slo) {
@@ -201,7 +212,12 @@ Facts outcome_facts(const Summary& s) {
         verdict += fmt::format(" (offered {} of {} req/s)", figure(s.offered_rate_req_s), figure(s.capacity_req_s));
     else if (s.offered_rate_req_s)
         verdict += fmt::format(" (offered {} req/s)", figure(s.offered_rate_req_s));
+    if (s.served_rate_req_s) verdict += fmt::format("; served {} req/s while they arrived", figure(s.served_rate_req_s));
     facts.emplace_back("Verdict", verdict);
+    if (s.drift)
+        facts.emplace_back("Steady state",
+                           fmt::format("{}: E2E of the later half {:+.1f}% against the earlier, trend p {:.3f} (Mann-Kendall)",
+                                       s.drift->drifting ? "no" : "no drift seen", s.drift->change * 100, s.drift->p));
     std::string requests = fmt::format("{} completed", count_text(s.completed));
     requests += fmt::format(", {} rejected, {} timed out", count_text(s.rejected), count_text(s.timed_out));
     if (s.cancelled > 0) requests += fmt::format(", {} cancelled", count_text(s.cancelled));
@@ -351,6 +367,10 @@ std::string table(const RunInfo& info, const Outcome& outcome, const Summary& s,
         for (const double value : {d.mean, d.p50, d.p90, d.p95, d.p99})
             out += fmt::format("{:>12}", d.count > 0 ? figure(value) : std::string(absent));
         out += "\n";
+        if (!row.ci95->mean) continue;
+        out += fmt::format("  {:<11}", "  +- 95 %");
+        for (const Half& half : half_widths(*row.ci95)) out += fmt::format("{:>12}", figure(half));
+        out += "\n";
     }
     if (!s.classes.empty()) {
         std::size_t width = 11;
@@ -410,6 +430,10 @@ std::string markdown(const RunInfo& info, const Outcome& outcome, const Summary&
         const Distribution& d = *row.d;
         for (const double value : {d.mean, d.p50, d.p90, d.p95, d.p99})
             out += fmt::format(" {} |", d.count > 0 ? figure(value) : std::string(absent));
+        out += "\n";
+        if (!row.ci95->mean) continue;
+        out += "| ± 95 % |";
+        for (const Half& half : half_widths(*row.ci95)) out += fmt::format(" {} |", figure(half));
         out += "\n";
     }
     if (!s.classes.empty()) {

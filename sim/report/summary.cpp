@@ -94,10 +94,14 @@ Distribution distribution(const LogLinearHistogram& h, double unit = ns_per_ms) 
 // The figures of one set of requests: the measured ones, or all of them.
 struct Tally : RequestCounts {
     Distribution prompt, output, ttft, tpot, e2e, queue;
+    DistributionInterval ttft_ci95, tpot_ci95, itl_ci95, e2e_ci95, queue_ci95;
+    std::vector<std::string> correlated;
+    std::optional<Drift> drift;
 };
 
 Tally tally(const RequestTotals& totals) {
-    Tally t{totals.counts, {}, {}, {}, {}, {}, {}};
+    Tally t;
+    static_cast<RequestCounts&>(t) = totals.counts;
     t.prompt = distribution(totals.prompt, 1);
     t.output = distribution(totals.output, 1);
     t.ttft = distribution(totals.ttft);
@@ -105,6 +109,13 @@ Tally tally(const RequestTotals& totals) {
     t.e2e = distribution(totals.e2e);
     t.queue = distribution(totals.queue);
     return t;
+}
+
+DistributionInterval scaled(const Confidence& c, double unit) {
+    const auto part = [unit](const std::optional<Interval>& i) {
+        return i ? std::optional(Interval{i->low / unit, i->high / unit}) : std::nullopt;
+    };
+    return {part(c.mean), part(c.quantile[0]), part(c.quantile[1]), part(c.quantile[2]), part(c.quantile[3])};
 }
 
 Tally tally(const std::vector<RequestRecord>& records, const config::SloConfig& slo, bool measured_only, bool exact) {
@@ -147,12 +158,66 @@ Tally tally(const std::vector<RequestRecord>& records, const config::SloConfig& 
     return t;
 }
 
+// Longer series are thinned evenly: 20 batch means need no more, and neither time nor memory should.
+constexpr std::int64_t longest_series = std::int64_t{1} << 18;
+
+// Intervals and drift of the measured requests that completed, in order of arrival.
+void add_intervals(const std::vector<RequestRecord>& records, Tally& t) {
+    const std::int64_t stride = ceil_div(std::max<std::int64_t>(t.completed, 1), longest_series);
+    std::vector<std::int64_t> series;
+    series.reserve(static_cast<std::size_t>(t.completed / stride + 1));
+    // `get` gives the value of a request, or a negative one to leave it out.
+    const auto fill = [&](auto get) {
+        series.clear();
+        std::int64_t i = 0;
+        for (const RequestRecord& r : records) {
+            if (!r.measured || !completed(r) || i++ % stride != 0) continue;
+            const std::int64_t value = get(r);
+            if (value >= 0) series.push_back(value);
+        }
+    };
+    const auto interval = [&](std::string_view name, const Distribution& d) {
+        Confidence c = confidence(series, {d.p50 * ns_per_ms, d.p90 * ns_per_ms, d.p95 * ns_per_ms, d.p99 * ns_per_ms});
+        if (c.correlated) t.correlated.emplace_back(name);
+        if (stride > 1 && c.mean) {  // around the mean of all
+            const double half = c.mean->half_width();
+            c.mean = Interval{d.mean * ns_per_ms - half, d.mean * ns_per_ms + half};
+        }
+        return scaled(c, ns_per_ms);
+    };
+    const auto per_token = [](const RequestRecord& r) {
+        const auto tpot = time_per_output_token(r);
+        return tpot ? tpot->count() : -1;
+    };
+    fill([](const RequestRecord& r) { return r.ttft.count(); });
+    t.ttft_ci95 = interval("TTFT", t.ttft);
+    fill([](const RequestRecord& r) { return r.e2e.count(); });
+    t.e2e_ci95 = interval("E2E", t.e2e);
+    t.drift = drift(series);
+    fill([](const RequestRecord& r) { return r.queue.count(); });
+    t.queue_ci95 = interval("queue", t.queue);
+    fill(per_token);
+    t.tpot_ci95 = interval("TPOT", t.tpot);
+
+    // The gaps between tokens are pooled, so their mean is a ratio of sums over requests.
+    fill([](const RequestRecord& r) { return r.output_tokens < 2 ? -1 : (r.e2e - r.ttft).count(); });
+    const std::vector<std::int64_t> decoding = series;
+    fill([](const RequestRecord& r) { return r.output_tokens < 2 ? -1 : std::int64_t{r.output_tokens} - 1; });
+    const RatioConfidence itl = ratio_confidence(decoding, series);
+    if (itl.interval) t.itl_ci95.mean = Interval{itl.interval->low / ns_per_ms, itl.interval->high / ns_per_ms};
+    if (itl.correlated) t.correlated.emplace_back("ITL");
+}
+
 std::int64_t arrived(const Outcome& outcome) {
     return outcome.totals ? outcome.counters.arrivals : static_cast<std::int64_t>(outcome.requests.size());
 }
 
 Tally tally(const Outcome& outcome, const RunInfo& info, bool measured_only) {
-    if (!outcome.totals) return tally(outcome.requests, info.slo, measured_only, info.exact_percentiles);
+    if (!outcome.totals) {
+        Tally t = tally(outcome.requests, info.slo, measured_only, info.exact_percentiles);
+        if (measured_only) add_intervals(outcome.requests, t);
+        return t;
+    }
     return tally(measured_only || !outcome.totals_all ? *outcome.totals : *outcome.totals_all);
 }
 
@@ -281,6 +346,8 @@ void add_load_and_verdict(const Outcome& o, std::int64_t seats, std::optional<do
     const SimDuration arrival_window = o.last_arrival - o.first_arrival;
     if (o.counters.arrivals >= 2 && arrival_window.count() > 0)
         s.offered_rate_req_s = static_cast<double>(o.counters.arrivals) / seconds(arrival_window);
+    if (s.offered_rate_req_s)
+        s.served_rate_req_s = static_cast<double>(o.counters.completed_by_last_arrival) / seconds(arrival_window);
 
     std::int64_t replica_time = 0;  // replicas x run time
     for (const SimDuration d : o.integrals.bound) replica_time += d.count();
@@ -348,19 +415,43 @@ void add_warnings(const Outcome& o, Summary& s) {
         const char* name;
         std::int64_t samples;
     };
-    std::string weak;
-    for (const Need need : {Need{"p99", 1000}, Need{"p95", 200}, Need{"p90", 100}}) {
-        if (s.completed > 0 && s.completed < need.samples)
-            weak += (weak.empty() ? "" : ", ") + std::string(need.name) + " " + std::to_string(need.samples);
-    }
+    const auto weak_percentiles = [](std::int64_t samples) {
+        std::string weak;
+        for (const Need need : {Need{"p99", 1000}, Need{"p95", 200}, Need{"p90", 100}}) {
+            if (samples > 0 && samples < need.samples)
+                weak += (weak.empty() ? "" : ", ") + std::string(need.name) + " " + std::to_string(need.samples);
+        }
+        return weak;
+    };
+    const std::string weak = weak_percentiles(s.completed);
     if (!weak.empty())
         s.warnings.push_back("percentiles rest on " + std::to_string(s.completed) +
                              " measured requests; for ten samples above each, needed are: " + weak);
+    // Requests with one output token have no TPOT and no gaps.
+    if (const std::string few = weak_percentiles(s.tpot.count); few != weak)
+        s.warnings.push_back("the TPOT percentiles rest on " + std::to_string(s.tpot.count) +
+                             " measured requests with more than one output token; needed are: " + few);
+    if (const std::string few = weak_percentiles(s.itl.count); !few.empty())
+        s.warnings.push_back("the ITL percentiles rest on " + std::to_string(s.itl.count) + " gaps; needed are: " + few);
+    if (s.drift && s.drift->drifting) {
+        const double change = s.drift->change * 100;
+        s.warnings.push_back("no steady state: E2E of the later half of the measured requests is " +
+                             decimals(std::abs(change), 1) + " % " + (change > 0 ? "above" : "below") +
+                             " that of the earlier half (Mann-Kendall tau " + decimals(s.drift->tau, 2) + ", p " +
+                             decimals(s.drift->p, 4) + "); cut the warm-up (measure.warmup: auto) or lower the load");
+    }
+    if (!s.correlated.empty()) {
+        std::string names;
+        for (const std::string& name : s.correlated) names += (names.empty() ? "" : ", ") + name;
+        s.warnings.push_back("the batch means of " + names +
+                             " are still correlated, so their 95 % intervals are too narrow; make the run longer or use "
+                             "--replications");
+    }
     if (s.completed == 0 && s.requests > 0)
         s.warnings.push_back("no measured request completed: there are no latencies to report");
     if (o.counters.arrivals == 0)
         s.warnings.push_back("no request arrived within workload.duration: there is nothing to report");
-    if (s.requests == 0 && arrived(o) > 0) s.warnings.push_back("every request fell into the warm-up: nothing is measured");
+    if (s.requests == 0 && arrived(o) > 0) s.warnings.push_back("every request fell into the warm-up or the cool-down: nothing is measured");
     if (s.verdict == "overloaded" && !s.offered_rate_req_s)
         s.warnings.push_back("all requests arrive at once: queue, TTFT and E2E measure their number; compare throughput only");
     else if (s.verdict == "overloaded")
@@ -399,8 +490,16 @@ Cell get(const Summary& s) {
     return (s.*Quantity).count > 0 ? to_cell((s.*Quantity).*Statistic) : Cell{};
 }
 
+// Half of the interval's width.
+template <auto Quantity, auto Statistic>
+Cell half_width(const Summary& s) {
+    const std::optional<Interval>& interval = (s.*Quantity).*Statistic;
+    return interval ? to_cell(interval->half_width()) : Cell{};
+}
+
 using S = Summary;
 using D = Distribution;
+using I = DistributionInterval;
 
 constexpr std::array columns{
     Column{"scenario", Unit::text, get<&S::scenario>},
@@ -481,6 +580,21 @@ constexpr std::array columns{
     Column{"wasted_output_tokens", Unit::tokens, get<&S::wasted_output_tokens>},
     Column{"client_queue_mean_ms", Unit::ms, get<&S::client_queue, &D::mean>},
     Column{"client_queue_p99_ms", Unit::ms, get<&S::client_queue, &D::p99>},
+    Column{"served_rate_req_s", Unit::per_second, get<&S::served_rate_req_s>},
+    Column{"unmeasured_requests", Unit::count, get<&S::unmeasured_requests>},
+    Column{"steady_state", Unit::text, get<&S::steady_state>},
+#define KVSIM_INTERVAL_COLUMNS(name)                                                  \
+    Column{#name "_mean_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::mean>},   \
+        Column{#name "_p50_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::p50>}, \
+        Column{#name "_p90_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::p90>}, \
+        Column{#name "_p95_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::p95>}, \
+        Column{#name "_p99_ms_ci95", Unit::ms, half_width<&S::name##_ci95, &I::p99>}
+    KVSIM_INTERVAL_COLUMNS(ttft),
+    KVSIM_INTERVAL_COLUMNS(tpot),
+    KVSIM_INTERVAL_COLUMNS(itl),
+    KVSIM_INTERVAL_COLUMNS(e2e),
+    KVSIM_INTERVAL_COLUMNS(queue),
+#undef KVSIM_INTERVAL_COLUMNS
 };
 
 }  // namespace
@@ -532,6 +646,13 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     s.preemptions = t.preemptions;
     s.preempted_requests = t.preempted_requests;
     s.recomputed_tokens = t.recomputed_tokens;
+    s.ttft_ci95 = t.ttft_ci95;
+    s.tpot_ci95 = t.tpot_ci95;
+    s.itl_ci95 = t.itl_ci95;
+    s.e2e_ci95 = t.e2e_ci95;
+    s.queue_ci95 = t.queue_ci95;
+    s.correlated = t.correlated;
+    s.unmeasured_requests = static_cast<std::int64_t>(outcome.requests.size()) - t.requests;
 
     if (t.requests > 0)
         s.duration_s = std::max(0.0, seconds((t.completed ? t.last_completion : outcome.end) - t.first_arrival));
@@ -553,6 +674,8 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
 
     add_load_and_verdict(outcome, info.engine.max_num_seqs * outcome.replicas, info.capacity_req_s, s);
     if (info.paced_by_answers) s.load.reset();
+    if (s.offered_rate_req_s) s.drift = t.drift;
+    if (s.drift) s.steady_state = s.drift->drifting ? "drifting" : "steady";
     add_kv_and_batch(outcome, info.engine.enable_prefix_caching, s);
 
     if (any_cut) {

@@ -210,6 +210,7 @@ void add_class(Json& json, const ClassSummary& c) {
     json.close('}');
 }
 
+// Without its closing brace.
 void add_kvsim_object(Json& json, const RunInfo& info, const Outcome& outcome, const Summary& s) {
     json.key("kvsim");
     json.open('{');
@@ -255,6 +256,45 @@ void add_kvsim_object(Json& json, const RunInfo& info, const Outcome& outcome, c
         for (const ClassSummary& c : s.classes) add_class(json, c);
         json.close(']');
     }
+    json.key("confidence");
+    json.open('{');
+    json.member("level", 0.95);
+    json.member("method",
+                "batch means in order of arrival, widened by their lag-1 autocorrelation; quantiles by the share at or below; "
+                "*_ci95 is half of the width");
+    struct Named {
+        const char* name;
+        const DistributionInterval* of;
+    };
+    for (const Named q : {Named{"ttft", &s.ttft_ci95}, Named{"tpot", &s.tpot_ci95}, Named{"itl", &s.itl_ci95},
+                          Named{"e2e", &s.e2e_ci95}, Named{"queue", &s.queue_ci95}}) {
+        const auto interval = [&](const char* statistic, const std::optional<Interval>& i) {
+            if (!i) return;
+            json.key(std::string(q.name) + "_" + statistic + "_ms");
+            json.open('[');
+            json.number_text(decimals(i->low, 6));
+            json.number_text(decimals(i->high, 6));
+            json.close(']');
+        };
+        interval("mean", q.of->mean);
+        interval("p50", q.of->p50);
+        interval("p90", q.of->p90);
+        interval("p95", q.of->p95);
+        interval("p99", q.of->p99);
+    }
+    json.texts("correlated", s.correlated);
+    json.close('}');
+    json.key("drift");
+    if (s.drift) {
+        json.open('{');
+        json.member("series", "e2e of the measured requests in order of arrival, 20 batch means");
+        json.member("mann_kendall_tau", s.drift->tau);
+        json.member("p", s.drift->p);
+        json.member("second_half_over_first", 1 + s.drift->change);
+        json.close('}');
+    } else {
+        json.null();
+    }
     json.texts("deviations", info.deviations);
     json.texts("derivation", info.derivation);
     json.texts("warnings", s.warnings);
@@ -271,7 +311,6 @@ void add_kvsim_object(Json& json, const RunInfo& info, const Outcome& outcome, c
     json.member("e2e", "arrival to last output token; e2el in the keys of vllm bench serve");
     json.member("queue", "joining the waiting queue to first being scheduled; later waits after preemption not counted");
     json.member("scope", "keys outside kvsim: all completed requests; inside: measured requests, engine figures the whole run");
-    json.close('}');
     json.close('}');
 }
 
@@ -380,12 +419,17 @@ std::string summary_csv(std::span<const Summary> summaries) {
     return out;
 }
 
-std::string summary_json(const RunInfo& info, const Outcome& outcome, const Summary& summary) {
+std::string summary_json(const RunInfo& info, const Outcome& outcome, const Summary& summary, std::string_view extra) {
     std::string out;
     Json json(out);
     json.open('{');
     add_client_keys(json, info, summary);
     add_kvsim_object(json, info, outcome, summary);
+    if (!extra.empty()) {
+        out += ", ";
+        out += extra;
+    }
+    out += '}';  // of kvsim
     json.close('}');
     return out;
 }

@@ -119,10 +119,17 @@ struct WorkloadConfig : ClientConfig {
     std::vector<ClassConfig> classes;
 };
 
-/// The warm-up cut: requests that arrive before `time`, or the first `requests` arrivals, are not measured.
+/// What is not measured: arrivals up to warmup_time after the first, or the first warmup_requests, or that share of them, or
+/// what MSER-5 finds; likewise before the last one. At most one kind of each is set.
 struct MeasureConfig {
     std::optional<SimDuration> warmup_time;
     std::optional<std::int64_t> warmup_requests;
+    std::optional<double> warmup_share;  ///< of the arrivals, in [0, 1)
+    bool warmup_auto = false;
+    std::optional<SimDuration> cooldown_time;
+    std::optional<std::int64_t> cooldown_requests;
+    std::optional<double> cooldown_share;
+    std::optional<SimDuration> window;  ///< of windows.csv
 };
 
 struct MetricsConfig {

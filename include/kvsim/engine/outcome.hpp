@@ -47,6 +47,17 @@ struct TimelineSample {
     std::int64_t preemptions = 0;  ///< so far
 };
 
+/// Totals over all replicas up to a multiple of the window, events at that instant not included.
+struct WindowMark {
+    SimTime at{};
+    Int128 blocks_used_dt = 0;
+    Int128 in_system_dt = 0;
+    std::int64_t steps = 0;
+    std::int64_t rows = 0;
+    std::int64_t tokens = 0;
+    std::int64_t preemptions = 0;
+};
+
 /// Sums over all replicas; `dt` sums are value x nanoseconds, exact.
 struct Integrals {
     Int128 blocks_used_dt = 0;           ///< held by at least one request; cached idle blocks are free
@@ -107,6 +118,7 @@ struct Outcome {
     SimTime last_arrival{};
     SimTime end{};  ///< the last request left, or the last step ended (last event when nothing completed)
     std::vector<TimelineSample> timeline;
+    std::vector<WindowMark> window_marks;  ///< at multiples from the one before the first arrival on; the last at the end
     std::vector<std::string> warnings;
     std::string stall_report;  ///< not empty: nothing could ever be scheduled again; the state of every replica
     // Names, only for requests that have them.

@@ -227,6 +227,11 @@ public:
         integrals_.slots_busy_dt += static_cast<Int128>(engine_.kv().usable() * slots) * busy_dt_.count();
     }
 
+    /// The integral of used blocks from time 0 to `now`, up to which nothing more happens; before settle().
+    [[nodiscard]] Int128 blocks_used_until(SimTime now) const {
+        return used_dt_ + static_cast<Int128>(used_) * now.time_since_epoch().count();
+    }
+
 private:
     void set_bound(Bound bound, SimTime now, bool closing = false) {
         if (bound == bound_ && !closing) return;

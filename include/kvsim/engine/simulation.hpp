@@ -28,6 +28,8 @@ struct SimulationOptions {
     bool itl_per_request = false;            ///< fill Outcome::itl_p99
     std::optional<SimDuration> warmup_time;  ///< requests arriving earlier than this after the first are not measured
     std::optional<std::int64_t> warmup_requests;
+    std::optional<std::int64_t> measured_end;                              ///< requests from this id on are not measured
+    SimDuration window{};                                                  ///< 0: no window marks
     SimDuration timeline_interval{};                                       ///< 0: no timeline
     std::function<void(std::int64_t replica, const StepRecord&)> on_step;  ///< step log; keeps block identities
     std::function<void(const Outcome&, SimTime)> on_progress;              ///< called now and then (every few thousand events)

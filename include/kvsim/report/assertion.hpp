@@ -30,5 +30,7 @@ struct AssertionResult {
     std::string message;   ///< "ttft_p99 <= 2s: FAIL (ttft_p99_ms is 2381.5 ms)"
 };
 AssertionResult evaluate(const Assertion& assertion, const Summary& summary);
+/// The same for the column's value from elsewhere: a mean over replications.
+AssertionResult evaluate(const Assertion& assertion, const Cell& measured);
 
 }  // namespace kvsim

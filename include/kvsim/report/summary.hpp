@@ -12,6 +12,7 @@
 
 #include "kvsim/engine/outcome.hpp"
 #include "kvsim/engine/request_totals.hpp"
+#include "kvsim/report/output_analysis.hpp"
 #include "kvsim/report/run_info.hpp"
 
 namespace kvsim {
@@ -24,6 +25,11 @@ struct Distribution {
     double min = 0;
     double max = 0;
     double p50 = 0, p90 = 0, p95 = 0, p99 = 0;  ///< base/rank.hpp
+};
+
+/// 95 % intervals of a Distribution's figures, in its unit (output_analysis.hpp); unset where the run is too short for one.
+struct DistributionInterval {
+    std::optional<Interval> mean, p50, p90, p95, p99;
 };
 
 /// What `vllm bench serve` would report: over ALL completed requests, warm-up included; its duration is first arrival to last
@@ -102,6 +108,12 @@ struct Summary {
     Distribution client_queue;  ///< of completed measured requests; empty where nobody waited at the client
     Attainment attainment;
     std::vector<ClassSummary> classes;  ///< in order of name; empty without classes
+    DistributionInterval ttft_ci95, tpot_ci95, itl_ci95, e2e_ci95, queue_ci95;  ///< of ITL only the mean: its gaps are pooled
+    std::vector<std::string> correlated;      ///< quantities whose batch means are no independent sample
+    std::optional<double> served_rate_req_s;  ///< completions up to the last arrival / (last - first arrival)
+    std::int64_t unmeasured_requests = 0;     ///< cut as warm-up or cool-down
+    std::optional<Drift> drift;               ///< of the measured E2E; unset when all arrive at once
+    std::string steady_state;                 ///< steady | drifting
 
     ClientFigures client;
     std::vector<std::string> warnings;  ///< RunInfo's, Outcome's, then those about these figures

@@ -27,7 +27,8 @@ std::string summary_csv(std::span<const Summary> summaries);
 /// One object as `vllm bench serve --save-result` writes it (all completed requests; its keys in its order, numbers it has as
 /// floats keep a decimal point), then `kvsim`: every column of summary.csv (measured requests) and where the figures come from.
 /// One line, no line end. `date` comes from SOURCE_DATE_EPOCH, else it is 19700101-000000.
-std::string summary_json(const RunInfo& info, const Outcome& outcome, const Summary& summary);
+/// `extra`: further members of the object `kvsim`, written.
+std::string summary_json(const RunInfo& info, const Outcome& outcome, const Summary& summary, std::string_view extra = {});
 
 std::string_view finish_reason_name(FinishReason reason);  ///< "" while unfinished
 

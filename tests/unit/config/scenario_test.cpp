@@ -156,6 +156,15 @@ output: {requests: false, timeline: false, timeline_interval: 100ms}
     CHECK(s.output.timeline_interval == 100ms);
     CHECK(read_text(workload + "measure: {warmup: 60s}").scenario.measure.warmup_time == 60s);
     CHECK(read_text(workload + "measure: {warmup: 1 request}").scenario.measure.warmup_requests == 1);
+    const config::MeasureConfig all =
+        read_text(workload + "measure: {warmup: 12.5%, cooldown: 3 requests, window: 500ms}").scenario.measure;
+    CHECK(all.warmup_share == 0.125);
+    CHECK_FALSE(all.warmup_auto);
+    CHECK(all.cooldown_requests == 3);
+    CHECK(all.window == 500ms);
+    CHECK(read_text(workload + "measure: {warmup: auto}").scenario.measure.warmup_auto);
+    CHECK(read_text(workload + "measure: {cooldown: 0 %}").scenario.measure.cooldown_share == 0);
+    CHECK(read_text(workload + "measure: {cooldown: 5s}").scenario.measure.cooldown_time == 5s);
     CHECK(read_text(workload + "engine: {kv_cache_memory_bytes: 12.3GiB}").scenario.engine.kv_cache_memory_bytes ==
           Bytes(13'207'024'435));
 }
@@ -277,7 +286,11 @@ TEST_CASE("what this version lacks is an error, never ignored") {
     CHECK(contains(section_complaints("engine: {preemption: swap}"), "engine.preemption: only recompute is supported"));
     CHECK(contains(section_complaints("engine: {tensor_parallel_size: 2}"),
                    "engine.tensor_parallel_size belongs under hardware"));
-    CHECK(contains(section_complaints("measure: {warmup: auto}"), "warmup: auto is not supported by this version"));
+    CHECK(contains(section_complaints("measure: {warmup: 100%}"), "warmup must be "));
+    CHECK(contains(section_complaints("measure: {warmup: -1%}"), "warmup must be "));
+    CHECK(contains(section_complaints("measure: {cooldown: auto}"), "cooldown must be none, a duration"));
+    CHECK(contains(section_complaints("measure: {window: 0s}"), "window must be greater than 0, got 0s"));
+    CHECK(contains(section_complaints("measure: {window: 30}"), "window needs a unit: write `30s`"));
     CHECK(contains(section_complaints("measure: {warmup: some}"), "warmup must be none, a duration"));
     CHECK(contains(section_complaints("measure: {warmup: 200}"), "warmup needs a unit: write `200s`"));
     CHECK(contains(section_complaints("measure: {warmup: 1.5 requests}"), "warmup must be an integer, got 1.5"));

@@ -123,9 +123,13 @@ TEST_CASE("summary: every column of a run computed by hand") {
         {"wasted_output_tokens", "0"},
         {"client_queue_mean_ms", ""},
         {"client_queue_p99_ms", ""},
+        {"served_rate_req_s", "1.3333333333333333"},  // 2 of 4 by the last arrival
+        {"unmeasured_requests", "0"},
+        {"steady_state", ""},  // three requests tell nothing, nor have they intervals
     };
     const Summary s = summarize(sample_info(), sample_outcome());
-    const auto found = cells(s);
+    auto found = cells(s);
+    CHECK(std::erase_if(found, [](const auto& cell) { return cell.first.ends_with("_ci95") && cell.second.empty(); }) == 25);
     CHECK(found.size() == expected.size());
     for (const auto& cell : expected) {
         CAPTURE(cell.first);
@@ -162,7 +166,12 @@ TEST_CASE("summary: the columns stand in the order of the contract") {
         "preemptions,preempted_requests,recomputed_tokens,swapped_tokens,recompute_time_share,prefix_hit_rate,resume_hit_rate,"
         "kv_usage_mean,kv_usage_peak,kv_token_share,kv_reserved_share,kv_internal_share,kv_external_share,batch_size_mean,"
         "batch_tokens_mean,steps,bound_seats,bound_token_budget,bound_kv_blocks,bound_no_waiting,load,verdict,capacity_req_s,"
-        "deviations,cancelled,retries,wasted_tokens,wasted_output_tokens,client_queue_mean_ms,client_queue_p99_ms,";
+        "deviations,cancelled,retries,wasted_tokens,wasted_output_tokens,client_queue_mean_ms,client_queue_p99_ms,"
+        "served_rate_req_s,unmeasured_requests,steady_state,";
+    for (const char* metric : {"ttft", "tpot", "itl", "e2e", "queue"}) {
+        for (const char* statistic : {"mean", "p50", "p90", "p95", "p99"})
+            expected += std::string(metric) + "_" + statistic + "_ms_ci95,";
+    }
     CHECK(names == expected);
 }
 
@@ -287,7 +296,13 @@ TEST_CASE("summary: the sample size decides which percentiles are warned about")
     o.requests.assign(999, one);
     CHECK(has_warning(summarize(sample_info(), o), "needed are: p99 1000"));
     o.requests.assign(1000, one);
+    CHECK(has_warning(summarize(sample_info(), o),
+                      "the ITL percentiles rest on 40 gaps; needed are: p99 1000, p95 200, p90 100"));
+    o.itl.add(1500, 960);
     CHECK_FALSE(has_warning(summarize(sample_info(), o), "percentiles rest"));
+    for (std::size_t i = 0; i < 801; ++i) o.requests[i].output_tokens = 1;
+    CHECK(has_warning(summarize(sample_info(), o),
+                      "the TPOT percentiles rest on 199 measured requests with more than one output"));
     o.requests.assign(150, one);
     CHECK(has_warning(summarize(sample_info(), o), "needed are: p99 1000, p95 200"));
 }

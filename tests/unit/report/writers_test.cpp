@@ -144,7 +144,7 @@ TEST_CASE("summary.json: the keys of vllm bench serve in its order, then kvsim")
     CHECK(own["ttft_p99_ms"].get<double>() == doctest::Approx(197.6));
     CHECK(own["deviations"][0] == "max_num_seqs=8 (vllm-v1: 1024)");
     CHECK(own["derivation"].size() == 2);
-    CHECK(own["warnings"].size() == 2);
+    CHECK(own["warnings"].size() == 3);
     CHECK(own["slo"]["ttft_ms"] == 100.0);
     CHECK(own["definitions"].contains("percentile"));
 }

@@ -1,0 +1,210 @@
+// What is measured, from the outside: warm-up, cool-down, windows, replications.
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli.hpp"
+
+using namespace kvsim::test;
+
+namespace {
+
+using Row = std::map<std::string, std::string>;
+
+/// Of files without quoted fields.
+std::vector<Row> read_csv(const std::filesystem::path& path) {
+    std::istringstream file(slurp(path));
+    const auto cells = [](const std::string& line) {
+        std::vector<std::string> out;
+        std::string cell;
+        std::istringstream in(line);
+        while (std::getline(in, cell, ',')) out.push_back(cell);
+        return out;
+    };
+    std::string line;
+    std::getline(file, line);
+    const std::vector<std::string> header = cells(line);
+    std::vector<Row> rows;
+    while (std::getline(file, line)) {
+        std::vector<std::string> values = cells(line);
+        values.resize(header.size());
+        Row& row = rows.emplace_back();
+        for (std::size_t i = 0; i < header.size(); ++i) row[header[i]] = values[i];
+    }
+    return rows;
+}
+
+std::string measured_flags(const TemporaryFolder& folder, const std::string& out) {
+    std::string flags;
+    for (const Row& row : read_csv(folder.path() / out / "requests.csv")) flags += row.at("measured");
+    return flags;
+}
+
+bool has(const std::string& text, std::string_view part) {
+    return text.find(part) != std::string::npos;
+}
+
+const char* const queue =
+    "name: queue\n"
+    "engine: {max_num_seqs: 1, num_gpu_blocks_override: 100000, max_model_len: 4096, max_num_batched_tokens: 8192, "
+    "async_scheduling: false}\n"
+    "step_time: {model: affine, per_token: 1ms}\n"
+    "workload: {requests: 3000, arrivals: {process: poisson, rate: 5/s}, prompt_tokens: {distribution: exponential, mean: "
+    "100, max: 2000}, output_tokens: 1}\n"
+    "output: {timeline: false}\n";
+
+}  // namespace
+
+TEST_CASE("measure: shares and counts of both ends") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());  // 60 requests
+    const auto flags = [&](const std::string& warmup, const std::string& cooldown) {
+        const Finished done = run_in(
+            folder, {"s.yaml", "--out", "o", "--set", "measure.warmup=" + warmup, "--set", "measure.cooldown=" + cooldown});
+        CAPTURE(done.err);
+        REQUIRE(done.exit == 0);
+        return measured_flags(folder, "o");
+    };
+    const auto expect = [](std::size_t cut, std::size_t kept, std::size_t rest) {
+        return std::string(cut, '0') + std::string(kept, '1') + std::string(rest, '0');
+    };
+    CHECK(flags("10%", "none") == expect(6, 54, 0));
+    CHECK(flags("11%", "25%") == expect(6, 39, 15));
+    CHECK(flags("5 requests", "7 requests") == expect(5, 48, 7));
+    CHECK(flags("none", "100 requests") == expect(0, 0, 60));
+    const Row all = read_csv(folder.path() / "o/summary.csv").at(0);
+    CHECK(all.at("unmeasured_requests") == "60");
+    CHECK(all.at("requests") == "0");
+}
+
+TEST_CASE("measure: a cool-down by time ends at the last arrival") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", queue);
+    REQUIRE(run_in(folder, {"s.yaml", "--out", "o", "--quiet", "--set", "measure.cooldown=100s"}).exit == 0);
+    const std::vector<Row> rows = read_csv(folder.path() / "o/requests.csv");
+    const double last = std::stod(rows.back().at("arrival_s"));
+    for (const Row& row : rows) CHECK((row.at("measured") == "0") == (last - std::stod(row.at("arrival_s")) < 100));
+}
+
+TEST_CASE("measure: auto cuts an opening burst, and the pilot changes nothing else") {
+    const TemporaryFolder folder;
+    // 100 requests at once meet an idle server; the rest come one every 200 ms and need 100 ms each.
+    std::string trace;
+    for (int i = 0; i < 100; ++i)
+        trace += R"({"timestamp": 0, "input_length": 100, "output_length": 1, "hash_ids": [1]})"
+                 "\n";
+    for (int i = 0; i < 2000; ++i)
+        trace += R"({"timestamp": )" + std::to_string(200 * i) +
+                 R"(, "input_length": 100, "output_length": 1, "hash_ids": [1]})"
+                 "\n";
+    folder.write("t.jsonl", trace);
+    std::string text = queue;
+    text = text.substr(0, text.find("workload:")) + "workload: {trace: {path: t.jsonl, format: mooncake}}\n";
+    folder.write("s.yaml", text + "measure: {warmup: auto}\n");
+    const Finished done = run_in(folder, {"s.yaml", "--out", "o", "--set", "engine.enable_prefix_caching=false"});
+    CAPTURE(done.err);
+    REQUIRE(done.exit == 0);
+    const std::string flags = measured_flags(folder, "o");
+    const std::size_t cut = flags.find('1');
+    // The backlog of 10 s shrinks by 100 ms with each request behind the burst: 100 more see it.
+    CHECK(cut >= 190);
+    CHECK(cut <= 210);
+    CHECK(flags.find('0', cut) == std::string::npos);
+    const Row summary = read_csv(folder.path() / "o/summary.csv").at(0);
+    CHECK(summary.at("steady_state") == "steady");
+    CHECK(std::stod(summary.at("e2e_p99_ms")) < 150);
+    // The same by hand gives the same figures.
+    REQUIRE(run_in(folder, {"s.yaml", "--out", "p", "--set", "engine.enable_prefix_caching=false", "--set",
+                            "measure.warmup=" + std::to_string(cut) + " requests"})
+                .exit == 0);
+    CHECK(slurp(folder.path() / "o/requests.csv") == slurp(folder.path() / "p/requests.csv"));
+}
+
+TEST_CASE("measure: auto says when a run never becomes steady") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", queue);
+    const Finished done = run_in(folder, {"s.yaml", "--out", "o", "--set", "workload.arrivals.rate=20/s", "--set",
+                                          "workload.requests=1000", "--set", "measure.warmup=auto"});
+    CHECK(has(done.out, "no steady state"));
+    CHECK(has(done.out, "finds no end of the warm-up"));
+    CHECK(measured_flags(folder, "o") == std::string(1000, '1'));
+    const Finished calm = run_in(folder, {"s.yaml", "--out", "o", "--set", "measure.warmup=auto"});
+    CHECK_FALSE(has(calm.out, "no steady state"));
+    CHECK_FALSE(has(calm.out, "percentiles rest"));
+    CHECK_FALSE(has(calm.out, "still correlated"));
+}
+
+TEST_CASE("measure: windows add up to the run, in both engine forms") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", queue);
+    for (const char* const seats : {"1", "8"}) {
+        REQUIRE(run_in(folder, {"s.yaml", "--out", "o", "--quiet", "--set", "measure.window=30s", "--set",
+                                std::string("engine.max_num_seqs=") + seats, "--set", "slo={ttft: 200ms}"})
+                    .exit == 0);
+        const std::vector<Row> rows = read_csv(folder.path() / "o/windows.csv");
+        const Row run = read_csv(folder.path() / "o/summary.csv").at(0);
+        double arrivals = 0, completions = 0, steps = 0, usage = 0, time = 0, rows_sum = 0, met = 0;
+        for (const Row& row : rows) {
+            const auto value = [&](const char* name) { return row.at(name).empty() ? 0 : std::stod(row.at(name)); };
+            arrivals += value("arrivals");
+            completions += value("completions");
+            steps += value("steps");
+            usage += value("kv_usage_mean") * value("window_s");
+            time += value("window_s");
+            rows_sum += value("batch_size_mean") * value("steps");
+            met += value("slo_attainment") * value("arrivals");
+        }
+        CHECK(rows.size() >= 20);
+        CHECK(arrivals == 3000);
+        CHECK(completions == 3000);
+        CHECK(steps == std::stod(run.at("steps")));
+        CHECK(rows_sum / steps == doctest::Approx(std::stod(run.at("batch_size_mean"))));
+        CHECK(met / 3000 == doctest::Approx(std::stod(run.at("slo_attainment"))));
+        const double first = std::stod(read_csv(folder.path() / "o/requests.csv").at(0).at("arrival_s"));
+        CHECK(usage / (time - first) == doctest::Approx(std::stod(run.at("kv_usage_mean"))));
+    }
+    // The windows change nothing.
+    REQUIRE(run_in(folder, {"s.yaml", "--out", "p", "--quiet", "--set", "engine.max_num_seqs=8", "--set", "slo={ttft: 200ms}"})
+                .exit == 0);
+    CHECK(slurp(folder.path() / "o/requests.csv") == slurp(folder.path() / "p/requests.csv"));
+}
+
+TEST_CASE("measure: replications are the runs of the seeds") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", queue);
+    const std::vector<std::string> common{"--quiet", "--set", "workload.requests=300"};
+    const auto run = [&](std::vector<std::string> args) {
+        args.insert(args.end(), common.begin(), common.end());
+        return run_in(folder, args);
+    };
+    REQUIRE(run({"s.yaml", "--out", "r", "--replications", "5", "--seed", "3"}).exit == 0);
+    REQUIRE(run({"s.yaml", "--out", "one", "--seed", "5"}).exit == 0);
+    const std::vector<Row> seeds = read_csv(folder.path() / "r/replications.csv");
+    REQUIRE(seeds.size() == 5);
+    Row single = read_csv(folder.path() / "one/summary.csv").at(0);
+    single["scenario_hash"] = seeds[2].at("scenario_hash");  // the seed is part of it
+    CHECK(seeds[2] == single);
+    double mean = 0;
+    for (const Row& row : seeds) mean += std::stod(row.at("ttft_mean_ms")) / 5;
+    const std::vector<Row> summary = read_csv(folder.path() / "r/summary.csv");
+    REQUIRE(summary.size() == 1);
+    CHECK(std::stod(summary[0].at("ttft_mean_ms")) == doctest::Approx(mean));
+    CHECK(std::stod(summary[0].at("ttft_mean_ms_ci95")) > 0);
+    CHECK(summary[0].at("completed") == "300");
+    CHECK(summary[0].at("completed_ci95") == "0");
+    const auto json = nlohmann::json::parse(slurp(folder.path() / "r/summary.json"));
+    CHECK(json["kvsim"]["replications"]["count"] == 5);
+    // Gates look at the means.
+    const auto gate = [&](double limit) {
+        return run({"s.yaml", "--out", "q", "--replications", "5", "--seed", "3", "--assert",
+                    "ttft_mean <= " + std::to_string(limit) + "ms"})
+            .exit;
+    };
+    CHECK(gate(mean * 1.001) == 0);
+    CHECK(gate(mean * 0.999) == 1);
+    CHECK(run({"s.yaml", "--out", "q", "--replications", "0"}).exit == 2);
+    CHECK(run({"s.yaml", "--out", "q", "--replications", "2", "--steps", "steps.jsonl"}).exit == 2);
+}
