@@ -5,7 +5,7 @@ build=$root/build
 
 # Debian 12 packages that building the program and its tests needs.
 packages=(cmake ninja-build g++ libboost-dev libboost-program-options-dev libyaml-cpp-dev libspdlog-dev libfmt-dev
-  nlohmann-json3-dev doctest-dev python3)
+  nlohmann-json3-dev zlib1g-dev doctest-dev python3)
 
 # Runs a command quietly; shows what it printed only when it fails.
 quietly() {

@@ -14,10 +14,12 @@ std::unique_ptr<StepTimeModel> make_affine_step(const Deployment&, const config:
 std::unique_ptr<StepTimeModel> make_constant_step(const Deployment&, const config::Value&, config::Diagnostics&);
 std::unique_ptr<StepTimeModel> make_fitted_step(const Deployment&, const config::Value&, config::Diagnostics&);
 std::unique_ptr<StepTimeModel> make_roofline_step(const Deployment&, const config::Value&, config::Diagnostics&);
+std::unique_ptr<StepTimeModel> make_table_step(const Deployment&, const config::Value&, config::Diagnostics&);
 std::vector<config::FieldDoc> affine_step_docs();
 std::vector<config::FieldDoc> constant_step_docs();
 std::vector<config::FieldDoc> fitted_step_docs();
 std::vector<config::FieldDoc> roofline_step_docs();
+std::vector<config::FieldDoc> table_step_docs();
 
 std::span<const Entry<MakeStepTime>> step_time_models() {
     static constexpr Entry<MakeStepTime> table[] = {
@@ -26,6 +28,7 @@ std::span<const Entry<MakeStepTime>> step_time_models() {
         {"roofline", "datasheet of the GPU with the median efficiencies of the fitted ones", roofline_step_docs,
          make_roofline_step},
         {"fitted", "kernel constants fitted on this GPU", fitted_step_docs, make_fitted_step},
+        {"table", "layers profiled on the GPU, interpolated", table_step_docs, make_table_step},
     };
     return table;
 }
@@ -125,15 +128,64 @@ std::span<const Entry<MakeTimeLaw>> time_distributions() {
 
 #define KVSIM_TRACE(name)                        \
     std::vector<config::FieldDoc> name##_docs(); \
+    bool matches_##name(const TraceHead&);       \
     std::unique_ptr<TraceReader> open_##name(std::unique_ptr<LineReader>, const TraceOptions&)
+KVSIM_TRACE(timed_trace);
+KVSIM_TRACE(guidellm);
 KVSIM_TRACE(mooncake);
 KVSIM_TRACE(azure);
+KVSIM_TRACE(burstgpt);
+KVSIM_TRACE(vidur);
+KVSIM_TRACE(sharegpt);
+KVSIM_TRACE(vllm_custom);
+KVSIM_TRACE(llmservingsim);
+KVSIM_TRACE(weka);
 #undef KVSIM_TRACE
 
-std::span<const Entry<OpenTrace>> trace_formats() {
-    static constexpr Entry<OpenTrace> table[] = {
-        {"mooncake", "JSON lines with timestamp (ms), input_length, output_length, hash_ids", mooncake_docs, open_mooncake},
-        {"azure", "CSV with TIMESTAMP, ContextTokens, GeneratedTokens; the first row arrives at 0", azure_docs, open_azure},
+std::span<const Entry<TraceFormat>> trace_formats() {
+    static constexpr Entry<TraceFormat> table[] = {
+        {"timed_trace",
+         "vllm bench serve's timed_trace and Qwen-Bailian: JSON lines with timestamp (s), input_length, output_length, "
+         "hash_ids",
+         timed_trace_docs,
+         {matches_timed_trace, open_timed_trace}},
+        {"guidellm",
+         "JSON lines with timestamp (s; the first row arrives at 0), input_length or prompt_tokens, output_length or "
+         "output_tokens",
+         guidellm_docs,
+         {matches_guidellm, open_guidellm}},
+        {"mooncake",
+         "JSON lines with timestamp (ms), input_length, output_length, hash_ids; what kvsim workload writes",
+         mooncake_docs,
+         {matches_mooncake, open_mooncake}},
+        {"azure",
+         "CSV with TIMESTAMP, ContextTokens, GeneratedTokens (2023, 2024); the first row arrives at 0",
+         azure_docs,
+         {matches_azure, open_azure}},
+        {"burstgpt",
+         "CSV with Timestamp (s), Request tokens, Response tokens; failed requests are left out",
+         burstgpt_docs,
+         {matches_burstgpt, open_burstgpt}},
+        {"vidur",
+         "CSV with arrived_at (s; else arrivals say when), num_prefill_tokens, num_decode_tokens",
+         vidur_docs,
+         {matches_vidur, open_vidur}},
+        {"sharegpt",
+         "JSON conversations, the first two turns of each as vllm bench serve takes them; needs arrivals",
+         sharegpt_docs,
+         {matches_sharegpt, open_sharegpt}},
+        {"vllm_custom",
+         "vllm bench serve's custom: JSON lines with prompt, output_tokens; needs arrivals",
+         vllm_custom_docs,
+         {matches_vllm_custom, open_vllm_custom}},
+        {"llmservingsim",
+         "JSON lines with arrival_time_ns, input_toks, output_toks, or sessions with sub_requests and tool times",
+         llmservingsim_docs,
+         {matches_llmservingsim, open_llmservingsim}},
+        {"weka",
+         "sessions as JSON objects with block_size 64 and requests (t, in, out, hash_ids), subagents nested",
+         weka_docs,
+         {matches_weka, open_weka}},
     };
     return table;
 }

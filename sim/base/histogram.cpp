@@ -2,19 +2,34 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <new>
 
 #include "kvsim/base/rank.hpp"
 
 namespace kvsim {
 
+Counters64::Counters64(std::size_t size)
+    : data_(static_cast<std::int64_t*>(std::calloc(size, sizeof(std::int64_t)))), size_(size) {  // NOLINT(*-no-malloc)
+    if (!data_) throw std::bad_alloc();
+}
+Counters64::Counters64(const Counters64& other) : Counters64(other.size_) {
+    std::copy_n(other.data_.get(), size_, data_.get());
+}
+void Counters64::Free::operator()(std::int64_t* data) const {
+    std::free(data);  // NOLINT(*-no-malloc)
+}
+
 LogLinearHistogram::LogLinearHistogram(int bits) : bits_(bits) {
     KVSIM_CHECK(bits >= 1 && bits <= 20, "histogram bits out of range");
-    counts_.resize(log_linear_bins(bits));
+    counts_ = Counters64(log_linear_bins(bits));
 }
 
 void LogLinearHistogram::merge(const LogLinearHistogram& other) {
     KVSIM_CHECK(bits_ == other.bits_, "histograms of different resolution cannot be merged");
-    for (std::size_t i = 0; i < counts_.size(); ++i) counts_[i] += other.counts_[i];
+    if (other.total_ == 0) return;
+    const std::size_t last = log_linear_bin(other.max_, bits_);
+    for (std::size_t i = log_linear_bin(other.min_, bits_); i <= last; ++i) counts_[i] += other.counts_[i];
     total_ += other.total_;
     sum_ += other.sum_;
     min_ = std::min(min_, other.min_);
@@ -38,7 +53,8 @@ double LogLinearHistogram::standard_deviation() const {
     if (!total_) return 0;
     const double centre = mean();
     double squares = 0;
-    for (std::size_t bin = 0; bin < counts_.size(); ++bin) {
+    const std::size_t last = log_linear_bin(max_, bits_);
+    for (std::size_t bin = log_linear_bin(min_, bits_); bin <= last; ++bin) {
         if (!counts_[bin]) continue;
         const double distance = midpoint(bin) - centre;
         squares += static_cast<double>(counts_[bin]) * distance * distance;
@@ -49,8 +65,8 @@ double LogLinearHistogram::standard_deviation() const {
 double LogLinearHistogram::quantile(double q) const {
     if (!total_) return 0;
     const Rank rank = quantile_rank(total_, q);
-    std::size_t bin = 0;
-    std::int64_t seen = counts_[0];
+    std::size_t bin = log_linear_bin(min_, bits_);
+    std::int64_t seen = counts_[bin];
     while (seen <= rank.below) seen += counts_[++bin];
     // The extreme order statistics are known exactly.
     const double low = rank.below == 0 ? static_cast<double>(min_) : midpoint(bin);

@@ -51,20 +51,33 @@ std::vector<std::string> Arguments::all(std::string_view name) const {
     return found == values.end() ? std::vector<std::string>{} : found->second;
 }
 
-std::optional<std::int64_t> Arguments::integer(std::string_view name, std::int64_t min, std::int64_t max) const {
-    const std::optional<std::string> written = text(name);
-    if (!written) return std::nullopt;
+namespace {
+
+std::int64_t read_integer(std::string_view name, const std::string& written, std::int64_t min, std::int64_t max) {
     std::int64_t value = 0;
-    const char* const end = written->data() + written->size();
-    const auto [stop, error] = std::from_chars(written->data(), end, value);
+    const char* const end = written.data() + written.size();
+    const auto [stop, error] = std::from_chars(written.data(), end, value);
     if (error == std::errc::invalid_argument || stop != end) {
-        throw UserError("error: --" + std::string(name) + " must be an integer, not '" + *written + "'");
+        throw UserError("error: --" + std::string(name) + " must be an integer, not '" + written + "'");
     }
     if (error != std::errc{} || value < min || value > max) {
         throw UserError("error: --" + std::string(name) + " must be between " + std::to_string(min) + " and " +
-                        std::to_string(max) + ", not " + *written);
+                        std::to_string(max) + ", not " + written);
     }
     return value;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> Arguments::integer(std::string_view name, std::int64_t min, std::int64_t max) const {
+    const std::optional<std::string> written = text(name);
+    return written ? std::optional(read_integer(name, *written, min, max)) : std::nullopt;
+}
+
+std::vector<std::int64_t> Arguments::integers(std::string_view name, std::int64_t min, std::int64_t max) const {
+    std::vector<std::int64_t> out;
+    for (const std::string& written : all(name)) out.push_back(read_integer(name, written, min, max));
+    return out;
 }
 
 std::string Arguments::choice(std::string_view name, std::span<const std::string_view> names) const {

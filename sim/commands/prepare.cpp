@@ -5,6 +5,7 @@
 #include "kvsim/app/process.hpp"
 #include "kvsim/base/check.hpp"
 #include "kvsim/config/load.hpp"
+#include "kvsim/model/clients.hpp"
 #include "kvsim/model/pieces.hpp"
 #include "kvsim/model/workload_pieces.hpp"
 
@@ -53,13 +54,31 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
     return info;
 }
 
+/// Whether requests are meant to be sent at different times.
+bool has_timetable(const Prepared& p) {
+    if (p.info.request_rate) return std::isfinite(*p.info.request_rate);
+    const config::WorkloadConfig& workload = p.scenario.workload;
+    if (workload.trace.is_null()) return true;
+    config::Diagnostics told;  // everything was checked when it was prepared
+    const auto rows = make_workload(workload, static_cast<std::uint64_t>(p.scenario.seed), p.scenario.file.parent_path(), told);
+    Arrival arrival;
+    std::optional<SimTime> first;
+    while (const auto time = rows ? rows->next_time() : std::nullopt) {
+        if (first && *time != *first) return true;
+        first = time;
+        rows->pop(arrival);
+    }
+    return false;
+}
+
 }  // namespace
 
 Prepared prepare(const std::filesystem::path& file, const std::vector<std::string>& sets, config::Diagnostics& diagnostics,
-                 const std::filesystem::path& catalog) {
+                 const std::filesystem::path& catalog, const std::vector<std::string>& overlays) {
     Prepared p;
     config::Value root = config::load_yaml(file, diagnostics);
     if (!diagnostics.ok()) return p;
+    for (const std::string& overlay : overlays) config::merge(root, config::load_yaml(overlay, diagnostics), diagnostics);
     for (const std::string& assignment : sets) config::apply_set(root, assignment, diagnostics);
     p.scenario = config::read_scenario(root, file, diagnostics);
     if (!root.is_map()) return p;  // it lacks every key; that it is no map has been reported
@@ -81,27 +100,33 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     p.options.replicas = p.deployment.engine_replicas();
     p.options.api = p.deployment.api.value_or(p.step_time->default_api());
     p.options.max_concurrency = p.scenario.workload.max_concurrency;
+    // Who gives up, waits at the client or belongs to a class is looked up in the records.
+    p.options.keep_requests = p.scenario.output.requests || p.scenario.metrics.exact_percentiles ||
+                              needs_clients(p.scenario.workload) || p.scenario.workload.max_concurrency ||
+                              p.scenario.slo.itl_p99;
     // Where all requests come at once, only the limit says when each is meant to be sent.
-    const bool timetable = !p.info.request_rate || std::isfinite(*p.info.request_rate);
-    p.options.latency_from_intended = timetable && !p.scenario.workload.latency_from_sent;
+    p.options.note_client_queue = p.options.max_concurrency ? has_timetable(p) : true;
+    p.options.latency_from_intended =
+        p.options.keep_requests && p.options.note_client_queue && !p.scenario.workload.latency_from_sent;
     p.options.itl_per_request = p.scenario.slo.itl_p99.has_value();
     for (const config::ClassConfig& c : p.scenario.workload.classes)
         p.options.itl_per_request = p.options.itl_per_request || (c.slo && c.slo->itl_p99);
     p.options.warmup_time = p.scenario.measure.warmup_time;
     p.options.warmup_requests = p.scenario.measure.warmup_requests;
     if (p.scenario.output.timeline) p.options.timeline_interval = p.scenario.output.timeline_interval;
+    p.options.slo = p.scenario.slo;
     p.options.stop = &stop_requested();
     return p;
 }
 
 std::vector<Prepared> prepare_all(const std::vector<std::string>& files, const std::vector<std::string>& sets,
-                                  const std::filesystem::path& catalog) {
+                                  const std::filesystem::path& catalog, const std::vector<std::string>& overlays) {
     std::vector<Prepared> all;
     std::string errors;
     for (const std::string& file : files) {
         try {
             config::Diagnostics diagnostics;
-            all.push_back(prepare(file, sets, diagnostics, catalog));
+            all.push_back(prepare(file, sets, diagnostics, catalog, overlays));
             diagnostics.throw_if_errors();
         } catch (const UserError& e) {
             if (!errors.empty()) errors += '\n';

@@ -19,6 +19,7 @@
 #include "kvsim/engine/capacity.hpp"
 #include "kvsim/model/deployment.hpp"
 #include "kvsim/model/pieces.hpp"
+#include "kvsim/report/accuracy_limits.hpp"
 #include "kvsim/report/assertion.hpp"
 #include "kvsim/report/render.hpp"
 #include "kvsim/report/step_log.hpp"
@@ -39,6 +40,7 @@ const Usage& usage() {
         "Simulates each scenario, prints its summary and writes summary.csv, requests.csv, timeline.csv and summary.json.\n"
         "Every scenario is validated before the first one runs.",
         {{"set", "KEY.PATH=VALUE", "change a key of the scenario: --set engine.max_num_seqs=64", true},
+         {"overlay", "FILE.yaml", "lay this file's keys over the scenario, as kvsim calibrate writes it", true},
          {"seed", "N", "the same as --set seed=N"},
          {"out", "DIR", "where the files go (results/NAME); with several scenarios DIR/NAME/ and DIR/summary.csv"},
          {"format", "FORMAT", "what is printed: table, vllm, json, csv or markdown (table)"},
@@ -110,6 +112,7 @@ Outcome run_one(Prepared& p, const RunOptions& run) {
     throw_if_stopped();
     if (!outcome.stall_report.empty()) throw UserError("error: " + p.scenario.name + ": " + outcome.stall_report);
     if (log) log->finish("done", {});
+    for (std::string& note : p.workload->notes()) p.info.warnings.push_back(std::move(note));
     return outcome;
 }
 
@@ -140,6 +143,26 @@ void write_files(const fs::path& folder, const Prepared& p, const Outcome& outco
     // They appear together: whatever can fail has been tried before the first.
     for (const std::unique_ptr<AtomicFile>& file : files) file->finish();
     for (const std::unique_ptr<AtomicFile>& file : files) file->commit();
+}
+
+/// Where the step-time model is known to be wrong; the summary says itself that a run is saturated or overloaded.
+void add_accuracy_warnings(const Prepared& p, Summary& summary) {
+    const std::string& tier = p.info.step_time_model;
+    if (tier != "fitted" && tier != "roofline") return;
+    AccuracyCase run;
+    run.model = p.deployment.model_name;
+    run.gpu = p.deployment.gpu_name;
+    run.dtype = p.deployment.model->dtype;
+    run.moe = p.deployment.model->is_moe();
+    run.batch = summary.batch_size_mean.value_or(0);
+    run.context = summary.prompt_tokens.mean + summary.output_tokens.mean / 2;
+    if (summary.verdict == "stable") run.load = summary.load.value_or(0);
+    run.concurrency = p.info.max_concurrency;
+    for (const std::string& limit : accuracy_limits(run)) summary.warnings.push_back("accuracy: " + limit);
+    if (tier == "roofline") {
+        summary.warnings.push_back("accuracy: no kernel was measured on " + run.gpu +
+                                   "; efficiencies are the medians of other cards");
+    }
 }
 
 /// Names become folders, so they must be plain and differ.
@@ -199,7 +222,7 @@ int run_command(const std::vector<std::string>& args) {
     std::vector<std::string> sets = given->all("set");
     if (const auto seed = given->text("seed")) sets.push_back("seed=" + *seed);
 
-    std::vector<Prepared> all = prepare_all(files, sets, given->text("catalog").value_or(""));
+    std::vector<Prepared> all = prepare_all(files, sets, given->text("catalog").value_or(""), given->all("overlay"));
     check_names(all);
     const std::vector<OutputFolder> folders = make_folders(all, given->text("out"));
 
@@ -211,7 +234,8 @@ int run_command(const std::vector<std::string>& args) {
         log_info(p.scenario.name + ": " + p.info.step_time_description);
         const Outcome outcome = run_one(p, run);
         p.info.capacity_req_s = capacity_of(p);
-        const Summary& summary = summaries.emplace_back(summarize(p.info, outcome));
+        Summary& summary = summaries.emplace_back(summarize(p.info, outcome));
+        add_accuracy_warnings(p, summary);
         write_files(folder, p, outcome, summary);
         // The table and the Markdown carry them themselves.
         if (run.quiet || (format != Format::table && format != Format::markdown)) {

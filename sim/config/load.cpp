@@ -503,4 +503,40 @@ void apply_set(Value& root, std::string_view assignment, Diagnostics& diagnostic
     }
 }
 
+namespace {
+
+void lay_over(Value& below, const Value& above) {
+    for (const Member& member : above.map) {
+        const auto at = std::find_if(below.map.begin(), below.map.end(), [&](const Member& m) { return m.key == member.key; });
+        if (at == below.map.end()) {
+            below.map.push_back(member);
+            continue;
+        }
+        Value& old = at->value;
+        bool same_piece = old.is_map() && member.value.is_map();
+        for (const std::string_view naming : {"model", "policy", "process", "distribution"}) {
+            if (!same_piece) break;
+            const Value* now = member.value.find(naming);
+            const Value* before = old.find(naming);
+            same_piece = now == nullptr || before == nullptr || now->scalar == before->scalar;
+        }
+        if (same_piece) {
+            lay_over(old, member.value);
+        } else {
+            *at = member;
+        }
+    }
+}
+
+}  // namespace
+
+void merge(Value& root, const Value& overlay, Diagnostics& diagnostics) {
+    if (overlay.is_null() && !diagnostics.ok()) return;  // it could not be read
+    if (!overlay.is_map()) {
+        diagnostics.error(overlay.mark, "an overlay must be a map");
+    } else if (root.is_map()) {
+        lay_over(root, overlay);
+    }
+}
+
 }  // namespace kvsim::config

@@ -37,6 +37,7 @@ std::optional<double> saturated_rate(const SimulationOptions& options, const Ste
     plain.max_concurrency.reset();
     plain.warmup_time.reset();
     plain.warmup_requests.reset();
+    plain.keep_requests = true;  // few
     Backlog backlog(workload, most);
     Outcome outcome;
     try {

@@ -127,7 +127,7 @@ void Engine::extend(Batch& batch, Slot slot, std::int64_t tokens, std::int64_t n
     LiveRequest& request = requests_[slot];
     const auto held = static_cast<std::int64_t>(request.table.size());
     kv_->extend(request, request.computed + tokens, new_blocks);
-    kv_->publish(request, std::min(request.computed + tokens, request.tokens()));
+    if (args_.enable_prefix_caching) kv_->publish(request, std::min(request.computed + tokens, request.tokens()));
     request.row = static_cast<std::int64_t>(batch.rows.size());
     batch.rows.push_back({slot, tokens, request.computed, ScheduledRow::Kind::running, held, false});
 }
@@ -142,8 +142,11 @@ void Engine::decode(Batch& batch, const LiveRequest& request, [[maybe_unused]] c
     KVSIM_DCHECK(row.computed == request.computed && row.tokens == 1, "a decode row is one token");
     ++batch.shape.tokens;
     ++batch.shape.decode_rows;
-    batch.shape.decode_context += request.computed + 1;
-    for (WindowContext& window : batch.windows) window.context += window.attended(request.computed + 1);
+    const std::int64_t context = request.computed + 1;
+    batch.shape.decode_context += context;
+    batch.shape.longest_context = std::max(batch.shape.longest_context, context);
+    batch.shape.shortest_context = batch.shape.decode_rows == 1 ? context : std::min(batch.shape.shortest_context, context);
+    for (WindowContext& window : batch.windows) window.context += window.attended(context);
 }
 
 std::int64_t Engine::preempt(Batch& batch, std::size_t index) {
@@ -203,6 +206,10 @@ void Engine::leave(Slot slot) {
 void Engine::update(const Batch& batch, SimTime now) {
     received_.clear();
     finished_.clear();
+    // Decoding requests got their last tokens together, so nearly all rows have one gap: they are told as one.
+    std::int64_t next_tokens = 0;
+    std::int64_t measured = 0;
+    SimDuration gap{};
     for (const BatchRow& row : batch.rows) {
         if (!row.samples) continue;
         LiveRequest& request = requests_[row.slot];
@@ -210,12 +217,20 @@ void Engine::update(const Batch& batch, SimTime now) {
         ++request.outputs;
         if (args_.async_scheduling) {
             --request.in_flight;
-            if (request.state == RequestState::running) kv_->publish(request, request.computed - request.in_flight);
+            if (args_.enable_prefix_caching && request.state == RequestState::running)
+                kv_->publish(request, request.computed - request.in_flight);
         }
         if (request.outputs == 1) {
             listener_.on_first_token(request.id, now);
         } else {
-            listener_.on_next_tokens(1, request.measured ? 1 : 0, now - request.last_token, now);
+            if (now - request.last_token != gap) {
+                if (next_tokens > 0) listener_.on_next_tokens(next_tokens, measured, gap, now);
+                next_tokens = 0;
+                measured = 0;
+                gap = now - request.last_token;
+            }
+            ++next_tokens;
+            measured += request.measured;
             if (keep_gaps_) request.gaps.push_back((now - request.last_token).count());
         }
         request.last_token = now;
@@ -224,6 +239,7 @@ void Engine::update(const Batch& batch, SimTime now) {
         finished_.push_back(request.id);
         finish(row.slot, now);
     }
+    if (next_tokens > 0) listener_.on_next_tokens(next_tokens, measured, gap, now);
     check_invariants();
 }
 

@@ -19,6 +19,7 @@
 #include "kvsim/base/ring.hpp"
 #include "kvsim/base/text.hpp"
 #include "kvsim/engine/replica.hpp"
+#include "kvsim/engine/request_totals.hpp"
 #include "kvsim/engine/token_meter.hpp"
 
 namespace kvsim {
@@ -54,7 +55,16 @@ public:
         out_.usable_blocks = options.engine.num_gpu_blocks - 1;
         out_.block_size = options.engine.block_size;
         out_.replicas = options.replicas;
-        if (const auto n = workload.size_hint()) reserve_requests(*n);
+        KVSIM_CHECK(options.keep_requests || (!may_cancel_ && !options.latency_from_intended && !options.itl_per_request),
+                    "what clients wait for is looked up in the records");
+        if (!options.keep_requests) {
+            totals_ = std::make_shared<RequestTotals>();
+            if (options.warmup_time || options.warmup_requests) totals_all_ = std::make_shared<RequestTotals>();
+            out_.requests.resize(first_pool_size);
+            record_mask_ = first_pool_size - 1;
+        } else if (const auto n = workload.size_hint()) {
+            reserve_requests(*n);
+        }
         for (std::int64_t i = 0; i < options.replicas; ++i) add_replica(i, step_time);
         if (options.itl_per_request) {
             for (const auto& replica : replicas_) replica->keep_gaps();
@@ -198,26 +208,17 @@ private:
         workload_.pop(arrival_);
         look_up_arrival();
         if (!started_) begin();
-        const auto id = static_cast<RequestId>(out_.requests.size());
-        ++out_.counters.arrivals;
+        const auto id = static_cast<RequestId>(out_.counters.arrivals++);
         const SimTime intended = options_.latency_from_intended ? std::min(arrival_.time, now_) : now_;
         out_.last_arrival = std::max(out_.last_arrival, intended);
         completed_by_last_arrival_ = out_.counters.completed;
 
-        RequestRecord& record = out_.requests.emplace_back();
+        RequestRecord& record = new_record(id);
         record.arrival = intended;
         record.prompt_tokens = static_cast<std::int32_t>(arrival_.prompt_tokens);
         record.measured = !(options_.warmup_time && intended - out_.first_arrival < *options_.warmup_time) &&
                           !(options_.warmup_requests && id < *options_.warmup_requests);
-        if (!arrival_.external_id.empty()) out_.external_ids[id] = arrival_.external_id;
-        if (!arrival_.request_class.empty()) out_.classes[id] = arrival_.request_class;
-        if (!arrival_.session_id.empty()) out_.sessions[id] = arrival_.session_id;
-        if (!arrival_.tenant.empty()) out_.tenants[id] = arrival_.tenant;
-        if (arrival_.attempt > 0) {
-            out_.attempts[id] = arrival_.attempt;
-            ++out_.counters.retries;
-        }
-        if (const SimDuration waited = now_ - arrival_.time; waited > SimDuration::zero()) out_.client_queue[id] = waited;
+        if (options_.keep_requests) note_names(id);
         if (may_cancel_) slots_.push_back(no_slot);
         if (may_cancel_ && out_of_patience(arrival_)) {
             leave_unsent(id, record);
@@ -229,6 +230,20 @@ private:
         }
         out_.counters.waiting_at_last_arrival = 0;
         each_replica([this](ReplicaType& replica) { out_.counters.waiting_at_last_arrival += replica.waiting_count(); });
+    }
+
+    /// What only some requests have.
+    void note_names(RequestId id) {
+        if (!arrival_.external_id.empty()) out_.external_ids[id] = arrival_.external_id;
+        if (!arrival_.request_class.empty()) out_.classes[id] = arrival_.request_class;
+        if (!arrival_.session_id.empty()) out_.sessions[id] = arrival_.session_id;
+        if (!arrival_.tenant.empty()) out_.tenants[id] = arrival_.tenant;
+        if (arrival_.attempt > 0) {
+            out_.attempts[id] = arrival_.attempt;
+            ++out_.counters.retries;
+        }
+        if (const SimDuration waited = now_ - arrival_.time; waited > SimDuration::zero() && options_.note_client_queue)
+            out_.client_queue[id] = waited;
     }
 
     /// Routes a request that fits; it joins its replica's queue when the front end is done with it.
@@ -294,15 +309,18 @@ private:
     }
 
     void reject(RequestId id) {
-        out_.requests[id].finish = FinishReason::rejected;
+        record(id).finish = FinishReason::rejected;
+        const std::int64_t prompt = record(id).prompt_tokens;
+        shortest_rejected_ = std::min(shortest_rejected_, prompt);
         if (out_.counters.rejected++ == 0) {
-            const std::int64_t prompt = out_.requests[id].prompt_tokens;
-            out_.warnings.push_back("request " + name(id) + " was rejected: its prompt of " + std::to_string(prompt) +
+            const std::string name = arrival_.external_id.empty() ? std::to_string(id) : arrival_.external_id;
+            out_.warnings.push_back("request " + name + " was rejected: its prompt of " + std::to_string(prompt) +
                                     " tokens needs max_model_len > " + std::to_string(prompt) + " (it is " +
                                     std::to_string(options_.engine.max_model_len) + ") and " +
                                     std::to_string(ceil_div(prompt + 1, options_.engine.block_size)) + " blocks (" +
                                     std::to_string(out_.usable_blocks) + " are usable); later ones are only counted");
         }
+        if (totals_) leave(id);
         workload_.finished(id, now_, FinishReason::rejected, 0);
     }
 
@@ -394,15 +412,45 @@ private:
 
     /// When the request left the client.
     [[nodiscard]] SimTime sent(RequestId id) const {
-        const SimTime arrival = out_.requests[id].arrival;
+        const SimTime arrival = out_.requests[id & record_mask_].arrival;
         if (!options_.latency_from_intended || out_.client_queue.empty()) return arrival;
         const auto waited = out_.client_queue.find(id);
         return waited == out_.client_queue.end() ? arrival : arrival + waited->second;
     }
 
-    [[nodiscard]] std::string name(RequestId id) const {
-        const auto at = out_.external_ids.find(id);
-        return at == out_.external_ids.end() ? std::to_string(id) : at->second;
+    // ---- records: all of them by id, or those from the oldest live request on in a ring
+    static constexpr std::size_t first_pool_size = 1024;
+
+    [[nodiscard]] RequestRecord& record(RequestId id) { return out_.requests[id & record_mask_]; }
+
+    RequestRecord& new_record(RequestId id) {
+        if (!totals_) return out_.requests.emplace_back();
+        if (id - oldest_ > record_mask_) {
+            std::vector<RequestRecord> larger(out_.requests.size() * 2);
+            const std::size_t mask = larger.size() - 1;
+            for (RequestId i = oldest_; i != id; ++i) larger[i & mask] = record(i);
+            out_.requests.swap(larger);
+            record_mask_ = mask;
+        }
+        return record(id) = {};
+    }
+
+    /// The record of a request that has left is final.
+    void leave(RequestId id) {
+        if (record(id).measured) totals_->add(record(id), options_.slo);
+        if (totals_all_) totals_all_->add(record(id), options_.slo);
+        while (oldest_ < out_.counters.arrivals && record(oldest_).finish != FinishReason::unfinished) ++oldest_;
+    }
+
+    void close_totals() {
+        for (RequestId id = oldest_; id < out_.counters.arrivals; ++id) {  // those a stalled run leaves behind
+            if (record(id).finish != FinishReason::unfinished) continue;
+            if (record(id).measured) totals_->add(record(id), options_.slo);
+            if (totals_all_) totals_all_->add(record(id), options_.slo);
+        }
+        out_.requests = {};
+        out_.totals = totals_;
+        out_.totals_all = totals_all_;
     }
 
     // ---- what the engines tell
@@ -413,33 +461,34 @@ private:
             c.tokens_resume += tokens;
             return;
         }
-        RequestRecord& record = out_.requests[id];
+        RequestRecord& record = this->record(id);
         record.queue = now - sent(id) - options_.api;
         record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
         c.hit_tokens_first += hit;
         c.prompt_tokens_first += tokens;
     }
     void on_recompute(RequestId id, std::int64_t tokens) override {
-        out_.requests[id].recomputed_tokens += static_cast<std::int32_t>(tokens);
+        record(id).recomputed_tokens += static_cast<std::int32_t>(tokens);
     }
     void on_preempted(RequestId id) override {
-        if (out_.requests[id].preemptions++ == 0) ++out_.counters.preempted_requests;
+        if (record(id).preemptions++ == 0) ++out_.counters.preempted_requests;
     }
     void on_first_token(RequestId id, SimTime now) override {
-        out_.requests[id].ttft = now - out_.requests[id].arrival;
+        record(id).ttft = now - record(id).arrival;
         tokens_.add(1, now);
     }
     void on_next_tokens(std::int64_t count, std::int64_t measured, SimDuration gap, SimTime now) override {
         tokens_.next(count, measured, gap, now);
     }
     void on_finished(RequestId id, std::int64_t outputs, SimTime now) override {
-        RequestRecord& record = out_.requests[id];
+        RequestRecord& record = this->record(id);
         record.e2e = now - record.arrival;
         record.output_tokens = static_cast<std::int32_t>(outputs);
         record.finish = FinishReason::length;
         ++out_.counters.completed;
         --in_system_;
         out_.end = now;
+        if (totals_) leave(id);
         workload_.finished(id, now, FinishReason::length, outputs);
     }
     void on_gaps(RequestId id, std::vector<std::int64_t>& gaps) override {
@@ -462,12 +511,10 @@ private:
                 s.waiting = state.waiting;
                 s.kv_blocks_used = state.used_blocks;
                 s.preemptions = state.preemptions;
-                if (state.in_progress) {
-                    s.step = state.in_progress->duration;
-                    s.batch_tokens = state.in_progress->shape.tokens;
-                    s.decode_tokens = state.in_progress->shape.decode_rows;
-                    s.prefill_tokens = s.batch_tokens - s.decode_tokens;
-                }
+                s.step = state.step;
+                s.batch_tokens = state.batch_tokens;
+                s.decode_tokens = state.decode_rows;
+                s.prefill_tokens = s.batch_tokens - s.decode_tokens;
             }
         }
     }
@@ -493,26 +540,24 @@ private:
             out_.end = now_;
             for (const auto& replica : replicas_) {
                 for (const auto& [id, outputs] : replica->left_over()) {
-                    out_.requests[id].output_tokens = static_cast<std::int32_t>(outputs);
+                    record(id).output_tokens = static_cast<std::int32_t>(outputs);
                 }
             }
         }
         if (options_.itl_per_request) out_.itl_p99.resize(out_.requests.size(), SimDuration(-1));
-        for (const auto& replica : replicas_) replica->integrate(out_.end);
+        for (const auto& replica : replicas_) replica->settle(out_.end);
         if (next_sample_ != never) sample_timeline(now_ + SimDuration(1));
         out_.counters.completed_by_last_arrival = completed_by_last_arrival_;
         if (options_.latency_from_intended && !out_.client_queue.empty()) count_at_last_arrival();
         out_.counters.max_output_tokens_per_s = tokens_.peak();
         if (out_.counters.arrivals > 0 && out_.counters.rejected == out_.counters.arrivals) {
-            const auto shortest = std::min_element(
-                out_.requests.begin(), out_.requests.end(),
-                [](const RequestRecord& a, const RequestRecord& b) { return a.prompt_tokens < b.prompt_tokens; });
             throw UserError("no request fits: every prompt (" + std::to_string(out_.counters.arrivals) +
-                            " requests, the shortest of " + std::to_string(shortest->prompt_tokens) +
+                            " requests, the shortest of " + std::to_string(shortest_rejected_) +
                             " tokens) is at or above max_model_len " + std::to_string(options_.engine.max_model_len) +
                             " or needs more than the " + std::to_string(out_.usable_blocks) + " usable KV blocks of " +
                             std::to_string(out_.block_size) + " tokens");
         }
+        if (totals_) close_totals();
     }
 
     /// The last arrival was meant to come before others were sent: what was known when it came tells nothing.
@@ -563,6 +608,11 @@ private:
     Joining at_once_;
     std::vector<Slot> slots_;                  // with may_cancel_: by request
     std::priority_queue<Deadline> deadlines_;  // those of requests that left are dropped when they come to the front
+    std::shared_ptr<RequestTotals> totals_;    // null: every record is kept
+    std::shared_ptr<RequestTotals> totals_all_;
+    std::size_t record_mask_ = ~std::size_t{0};
+    RequestId oldest_ = 0;  // live, where records are not kept
+    std::int64_t shortest_rejected_ = INT64_MAX;
     Arrival arrival_;
     SimTime upcoming_ = never;
     SimTime now_{};
@@ -574,9 +624,9 @@ private:
     std::int64_t events_ = 0;
 };
 
-bool fast_form(const SimulationOptions& options, const Workload& workload) {
+bool fast_form(const SimulationOptions& options, const StepTimeModel& step_time, const Workload& workload) {
     const bool exact = !options.on_step && !options.itl_per_request && !workload.may_cancel() &&
-                       FastEngine::handles(options.engine) &&
+                       !step_time.needs_context_range() && FastEngine::handles(options.engine) &&
                        (!options.engine.enable_prefix_caching || workload.outputs_are_private());
     KVSIM_CHECK(options.form != EngineForm::fast || exact, "the fast form was asked for where it is not exact");
     return exact && options.form != EngineForm::per_request;
@@ -585,7 +635,7 @@ bool fast_form(const SimulationOptions& options, const Workload& workload) {
 }  // namespace
 
 Outcome simulate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload) {
-    if (!fast_form(options, workload)) return Simulation<Engine, false>(options, step_time, router, workload).run();
+    if (!fast_form(options, step_time, workload)) return Simulation<Engine, false>(options, step_time, router, workload).run();
     if (options.replicas == 1) return Simulation<FastEngine, true>(options, step_time, router, workload).run();
     return Simulation<FastEngine, false>(options, step_time, router, workload).run();
 }

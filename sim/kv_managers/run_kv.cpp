@@ -27,10 +27,9 @@ std::int32_t RunKv::shareable_blocks(const std::vector<TokenRun>& content) const
     return static_cast<std::int32_t>(tokens / block_size_);
 }
 
-PrefixHit RunKv::lookup(const Holding& holding, std::int64_t tokens) {
+PrefixHit RunKv::lookup_shared(const Holding& holding, std::int64_t tokens) {
     PrefixHit hit;
     path_.clear();
-    if (!caching_) return hit;
     const std::int64_t most = (tokens - 1) / block_size_;
     const std::int64_t shared = std::min<std::int64_t>(most, holding.shareable);
     std::uint32_t at = 0;
@@ -55,7 +54,7 @@ PrefixHit RunKv::lookup(const Holding& holding, std::int64_t tokens) {
     return hit;
 }
 
-void RunKv::admit(Holding& holding, PrefixHit hit, std::int64_t fresh) {
+void RunKv::take_hit(Holding& holding, PrefixHit hit) {
     for (const Step& step : path_) {
         if (step.blocks < nodes_[step.node].length) split(step.node, step.blocks);
         hold(step.node);
@@ -73,13 +72,9 @@ void RunKv::admit(Holding& holding, PrefixHit hit, std::int64_t fresh) {
         if (run.count == 0) remove_run(holding.leftover);
         holding.leftover = none;
     }
-    extend(holding, fresh);
 }
 
-void RunKv::take(std::int64_t blocks) {
-    KVSIM_CHECK(blocks <= free_, "blocks are only taken when they are free");
-    free_ -= blocks;
-    if (!caching_) return;  // nothing can be hit, so the order of the free list decides nothing
+void RunKv::take_in_order(std::int64_t blocks) {
     const std::int64_t unused = std::min(blocks, never_used_);
     never_used_ -= unused;
     if (blocks > unused) shrink_front(blocks - unused);
@@ -114,8 +109,7 @@ void RunKv::shrink_front(std::int64_t blocks) {
     }
 }
 
-void RunKv::publish(Holding& holding, std::int64_t upto) {
-    if (!caching_) return;
+void RunKv::publish_shared(Holding& holding, std::int64_t upto) {
     const std::int64_t full = std::min<std::int64_t>(upto / block_size_, holding.shareable);
     const auto blocks = static_cast<std::int32_t>(full - holding.path_blocks);
     if (blocks <= 0 || holding.twin != none) return;
@@ -142,12 +136,7 @@ void RunKv::publish(Holding& holding, std::int64_t upto) {
     holding.own_blocks -= blocks;
 }
 
-void RunKv::release(Holding& holding, std::int64_t registered_tokens) {
-    free_ += holding.own_blocks;
-    if (!caching_) {
-        holding.own_blocks = 0;
-        return;
-    }
+void RunKv::release_in_order(Holding& holding, std::int64_t registered_tokens) {
     std::int32_t own = holding.own_blocks;
     if (holding.twin != none) --own;
     if (own > 0) {
@@ -169,7 +158,6 @@ void RunKv::release(Holding& holding, std::int64_t registered_tokens) {
     for (std::uint32_t at = holding.node; at != 0; at = nodes_[at].parent) unhold(at);
     holding.node = 0;
     holding.path_blocks = 0;
-    holding.own_blocks = 0;
 }
 
 void RunKv::forget(Holding& holding) {

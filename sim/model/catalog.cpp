@@ -359,15 +359,21 @@ std::optional<StepTimeConstants> Catalog::fitted_constants(const GpuSpec& gpu, c
     return row;
 }
 
-std::optional<StepTimeConstants> Catalog::median_constants(const GpuSpec& gpu, const Mark& at, Diagnostics& diagnostics) const {
+std::optional<StepTimeConstants> Catalog::median_constants(const GpuSpec& gpu, const Mark& at, Diagnostics& diagnostics,
+                                                           std::string_view left_out) const {
     if (!data_) {
         diagnostics.error(at, "no catalogue of step-time constants");
         return std::nullopt;
     }
     const std::size_t before = diagnostics.error_count();
     StepTimeConstants row;
-    fill_blanks(row, read_all_constants(data_->step_time, diagnostics));
-    row.source = "median of the fitted GPUs";
+    std::vector<StepTimeConstants> all = read_all_constants(data_->step_time, diagnostics);
+    if (!left_out.empty() && std::erase_if(all, [&](const StepTimeConstants& r) { return r.gpu == left_out; }) == 0) {
+        report_unknown(names_of(data_->step_time), "row of step-time constants", left_out, {}, at, diagnostics);
+        return std::nullopt;
+    }
+    fill_blanks(row, all);
+    row.source = left_out.empty() ? "median of the fitted GPUs" : "median of the fitted GPUs but " + std::string(left_out);
     if (diagnostics.error_count() != before || !set_datasheet(row, gpu, at, diagnostics)) return std::nullopt;
     return row;
 }

@@ -400,10 +400,6 @@ std::unique_ptr<StepTimeModel> make_step_time(const config::Choice& choice, cons
         const bool fitted = !deployment.gpu->constants.empty() || !deployment.gpu->constants_of_family.empty();
         name = fitted ? "fitted" : "roofline";
     }
-    if (name == "table") {
-        diagnostics.error(choice.name_mark, "step-time model table is not supported by this version");
-        return nullptr;
-    }
     const Entry<MakeStepTime>* entry = find_entry(step_time_models(), "step-time model", name, choice.name_mark, diagnostics);
     return entry != nullptr ? entry->make(deployment, choice.params, diagnostics) : nullptr;
 }

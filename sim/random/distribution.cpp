@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -56,7 +57,45 @@ double ratio(const Coefficients& a, const Coefficients& b, double r) {
     return numerator / denominator;
 }
 
+/// Mantissas m in [1, 2) in 128 cells around `centre`, with 1 / centre and ln(centre); from 1.5 on half of m is meant, so that
+/// the logarithm goes through 0 at 1 without cancelling. The cells beside 1 have 1 as their centre.
+struct LogCell {
+    double centre;
+    double inverse;
+    double log;
+};
+
+constexpr std::array<LogCell, 128> make_log_cells() {
+    std::array<LogCell, 128> cells{};
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+        const double centre = i == 0 ? 1 : i == 127 ? 2 : 1 + (static_cast<double>(i) + 0.5) / 128;
+        const double c = i < 64 ? centre : centre / 2;
+        // ln c = 2 artanh((c - 1) / (c + 1)); |y| <= 0.2, so 13 terms reach below 1e-17.
+        const double y = (c - 1) / (c + 1);
+        double sum = 0;
+        for (int k = 12; k >= 0; --k) sum = sum * (y * y) + 1.0 / (2 * k + 1);
+        cells[i] = {centre, 1 / centre, 2 * y * sum};
+    }
+    return cells;
+}
+constexpr std::array<LogCell, 128> log_cells = make_log_cells();
+constexpr double ln2 = 0.693147180559945309417;
+
 }  // namespace
+
+double standard_exponential(std::uint64_t bits) {
+    // 1 - u, exactly.
+    const double rest = static_cast<double>((std::int64_t{1} << 53) - static_cast<std::int64_t>((bits >> 11) | 1));
+    const auto word = std::bit_cast<std::uint64_t>(rest);
+    const std::size_t i = (word >> 45) & 127;
+    const LogCell& cell = log_cells[i];
+    const double mantissa = std::bit_cast<double>((word & 0x000FFFFFFFFFFFFFU) | 0x3FF0000000000000U);
+    const int exponent = static_cast<int>(word >> 52) - (1023 + 53) + static_cast<int>(i >> 6);
+    const double r = (mantissa - cell.centre) * cell.inverse;  // |r| < 2^-7
+    const double log1p =
+        r * (1 + r * (-1.0 / 2 + r * (1.0 / 3 + r * (-1.0 / 4 + r * (1.0 / 5 + r * (-1.0 / 6 + r * (1.0 / 7)))))));
+    return -(exponent * ln2 + (cell.log + log1p));
+}
 
 double exponential_quantile(double u, double mean) {
     return -mean * std::log1p(-u);
@@ -91,7 +130,7 @@ std::int64_t uniform_int(double u, std::int64_t low, std::int64_t high) {
 }
 
 double gamma_draw(Stream& stream, double shape) {
-    if (shape == 1) return exponential_quantile(stream.uniform(), 1);
+    if (shape == 1) return standard_exponential(stream.next_u64());
     // The boost's uniform is drawn first, so that shapes below 1 do not make it depend on the number of rejections.
     const double boost = shape < 1 ? std::pow(stream.uniform(), 1 / shape) : 1;
     const double d = (shape < 1 ? shape + 1 : shape) - 1.0 / 3;

@@ -21,7 +21,7 @@ std::uint64_t fnv1a(std::string_view text) {
 
 StreamKey::StreamKey(std::uint64_t seed, std::string_view purpose) {
     const std::uint64_t key = mix(mix(seed + 0x9E3779B97F4A7C15ULL) ^ fnv1a(purpose));
-    key_ = {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)};
+    schedule_ = philox_schedule({static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)});
 }
 
 }  // namespace kvsim

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kvsim/base/histogram.hpp"
 #include "kvsim/base/rank.hpp"
 
 namespace kvsim {
@@ -10,64 +9,8 @@ namespace {
 
 // Below this, sorting a copy is cheaper than clearing the bins.
 constexpr std::size_t small_column = 2048;
-constexpr int bits = 8;
 
-template <class T>
-std::size_t bin_of(T value) {
-    return log_linear_bin(static_cast<std::int64_t>(value), bits);
-}
-
-// The order statistics at `ranks` (ascending, distinct).
-template <class T>
-std::vector<T> order_statistics(std::span<const T> column, const std::vector<std::int64_t>& ranks) {
-    std::vector<T> found;
-    found.reserve(ranks.size());
-    if (column.size() <= small_column) {
-        std::vector<T> sorted(column.begin(), column.end());
-        std::sort(sorted.begin(), sorted.end());
-        for (const std::int64_t rank : ranks) found.push_back(sorted[static_cast<std::size_t>(rank)]);
-        return found;
-    }
-
-    std::vector<std::int64_t> counts(log_linear_bins(bits));
-    for (const T value : column) ++counts[bin_of(value)];
-
-    struct Wanted {
-        std::int64_t before;  // values in lower bins
-        std::vector<T> values;
-        std::vector<std::int64_t> ranks;
-    };
-    std::vector<Wanted> wanted;
-    std::vector<std::int16_t> slot(counts.size(), -1);
-    std::int64_t before = 0;
-    std::size_t next = 0;
-    for (std::size_t bin = 0; next < ranks.size(); before += counts[bin++]) {
-        if (ranks[next] >= before + counts[bin]) continue;
-        slot[bin] = static_cast<std::int16_t>(wanted.size());
-        wanted.push_back({before, {}, {}});
-        wanted.back().values.reserve(static_cast<std::size_t>(counts[bin]));
-        while (next < ranks.size() && ranks[next] < before + counts[bin]) wanted.back().ranks.push_back(ranks[next++]);
-    }
-    for (const T value : column) {
-        const std::int16_t at = slot[bin_of(value)];
-        if (at >= 0) wanted[static_cast<std::size_t>(at)].values.push_back(value);
-    }
-    for (Wanted& w : wanted) {
-        auto from = w.values.begin();  // everything before it is known to be smaller
-        for (const std::int64_t rank : w.ranks) {
-            const auto nth = w.values.begin() + (rank - w.before);
-            std::nth_element(from, nth, w.values.end());
-            found.push_back(*nth);
-            from = nth + 1;
-        }
-    }
-    return found;
-}
-
-template <class T>
-std::vector<double> select(std::span<const T> column, std::span<const double> qs) {
-    if (column.empty()) return std::vector<double>(qs.size());
-    const auto n = static_cast<std::int64_t>(column.size());
+std::vector<std::int64_t> ranks_of(std::int64_t n, std::span<const double> qs) {
     std::vector<std::int64_t> ranks;
     for (const double q : qs) {
         const Rank rank = quantile_rank(n, q);
@@ -76,11 +19,12 @@ std::vector<double> select(std::span<const T> column, std::span<const double> qs
     }
     std::sort(ranks.begin(), ranks.end());
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    const std::vector<T> values = order_statistics(column, ranks);
-    const auto at = [&](std::int64_t rank) {
-        return static_cast<double>(
-            values[static_cast<std::size_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin())]);
-    };
+    return ranks;
+}
+
+/// `at(rank)` is the order statistic.
+template <class At>
+std::vector<double> interpolated(std::int64_t n, std::span<const double> qs, At at) {
     std::vector<double> out;
     out.reserve(qs.size());
     for (const double q : qs) {
@@ -90,7 +34,66 @@ std::vector<double> select(std::span<const T> column, std::span<const double> qs
     return out;
 }
 
+template <class T>
+std::vector<double> select(std::span<const T> column, std::span<const double> qs) {
+    if (column.empty()) return std::vector<double>(qs.size());
+    if (column.size() <= small_column) {
+        std::vector<T> sorted(column.begin(), column.end());
+        std::sort(sorted.begin(), sorted.end());
+        return interpolated(static_cast<std::int64_t>(column.size()), qs, [&sorted](std::int64_t rank) {
+            return static_cast<double>(sorted[static_cast<std::size_t>(rank)]);
+        });
+    }
+    QuantilePasses<T> passes;
+    for (const T value : column) passes.count(value);
+    passes.want(static_cast<std::int64_t>(column.size()), qs);
+    for (const T value : column) passes.collect(value);
+    return passes.values();
+}
+
 }  // namespace
+
+template <class T>
+void QuantilePasses<T>::want(std::int64_t total, std::span<const double> qs) {
+    total_ = total;
+    qs_.assign(qs.begin(), qs.end());
+    if (total > 0) ranks_ = ranks_of(total, qs);
+    std::int64_t before = 0;
+    std::size_t next = 0;
+    for (std::uint32_t& count : counts_) {
+        const std::int64_t after = before + std::int64_t{count};
+        const std::uint32_t place = count;
+        count = nowhere;
+        if (next < ranks_.size() && ranks_[next] < after) {
+            count = static_cast<std::uint32_t>(wanted_.size());
+            wanted_.push_back({before, {}, {}});
+            wanted_.back().values.reserve(place);
+            while (next < ranks_.size() && ranks_[next] < after) wanted_.back().ranks.push_back(ranks_[next++]);
+        }
+        before = after;
+    }
+}
+
+template <class T>
+std::vector<double> QuantilePasses<T>::values() {
+    if (total_ == 0) return std::vector<double>(qs_.size());
+    std::vector<double> found;
+    for (Wanted& w : wanted_) {
+        auto from = w.values.begin();  // everything before it is known to be smaller
+        for (const std::int64_t rank : w.ranks) {
+            const auto nth = w.values.begin() + (rank - w.before);
+            std::nth_element(from, nth, w.values.end());
+            found.push_back(static_cast<double>(*nth));
+            from = nth + 1;
+        }
+    }
+    return interpolated(total_, qs_, [&](std::int64_t rank) {
+        return found[static_cast<std::size_t>(std::lower_bound(ranks_.begin(), ranks_.end(), rank) - ranks_.begin())];
+    });
+}
+
+template class QuantilePasses<std::int64_t>;
+template class QuantilePasses<double>;
 
 std::vector<double> quantiles(std::span<const std::int64_t> column, std::span<const double> qs) {
     return select(column, qs);

@@ -5,10 +5,9 @@
 #include <boost/accumulators/accumulators.hpp>
 #include <boost/accumulators/statistics/count.hpp>
 #include <boost/accumulators/statistics/max.hpp>
-#include <boost/accumulators/statistics/mean.hpp>
 #include <boost/accumulators/statistics/min.hpp>
+#include <boost/accumulators/statistics/moment.hpp>
 #include <boost/accumulators/statistics/stats.hpp>
-#include <boost/accumulators/statistics/variance.hpp>
 #include <cmath>
 
 #include "kvsim/base/check.hpp"
@@ -19,9 +18,8 @@ namespace kvsim {
 namespace {
 
 namespace acc = boost::accumulators;
-// tag::variance is the immediate (Welford-like) form; lazy_variance cancels catastrophically.
-using Moments = acc::accumulator_set<
-    double, acc::stats<acc::tag::count, acc::tag::mean, acc::tag::variance(acc::immediate), acc::tag::min, acc::tag::max>>;
+// tag::moment<2> is of values less their mean: the lazy variance of raw values cancels catastrophically.
+using Moments = acc::accumulator_set<double, acc::stats<acc::tag::count, acc::tag::moment<2>, acc::tag::min, acc::tag::max>>;
 
 constexpr std::array<double, 4> percentile_ranks{0.5, 0.9, 0.95, 0.99};
 constexpr double ns_per_ms = 1e6;
@@ -36,68 +34,126 @@ double seconds(SimDuration d) {
     return static_cast<double>(d.count()) / ns_per_s;
 }
 
-Distribution distribution(const std::vector<std::int64_t>& column, double unit, bool exact) {
-    Distribution d;
-    if (column.empty()) return d;
-    Moments moments;
-    for (const std::int64_t value : column) moments(static_cast<double>(value));
-    d.count = static_cast<std::int64_t>(acc::count(moments));
-    d.mean = acc::mean(moments) / unit;
-    d.standard_deviation = std::sqrt(std::max(0.0, acc::variance(moments))) / unit;
-    d.min = acc::min(moments) / unit;
-    d.max = acc::max(moments) / unit;
-    std::vector<double> at;
-    if (exact) {
-        at = quantiles(column, percentile_ranks);
-    } else {
-        LogLinearHistogram histogram;
-        for (const std::int64_t value : column) histogram.add(value);
-        for (const double q : percentile_ranks) at.push_back(histogram.quantile(q));
+/// One quantity of every request, in two passes over the records: no column is made.
+class Quantity {
+public:
+    void count(std::int64_t value) {
+        ++count_;
+        sum_ += value;
+        passes_.count(value);
     }
-    d.p50 = at[0] / unit;
-    d.p90 = at[1] / unit;
-    d.p95 = at[2] / unit;
-    d.p99 = at[3] / unit;
-    return d;
-}
+    void turn() {
+        if (count_ > 0) centre_ = static_cast<std::int64_t>(sum_ / count_);
+        passes_.want(count_, percentile_ranks);
+    }
+    void collect(std::int64_t value) {
+        moments_(static_cast<double>(value - centre_));
+        passes_.collect(value);
+    }
+    [[nodiscard]] Distribution distribution(double unit) {
+        Distribution d;
+        if (count_ == 0) return d;
+        const double centre = static_cast<double>(centre_);
+        const double beside = ratio(sum_ - static_cast<Int128>(centre_) * count_, count_);  // the mean less centre_
+        d.count = count_;
+        d.mean = ratio(sum_, count_) / unit;
+        d.standard_deviation = std::sqrt(std::max(0.0, acc::moment<2>(moments_) - beside * beside)) / unit;
+        d.min = (centre + acc::min(moments_)) / unit;
+        d.max = (centre + acc::max(moments_)) / unit;
+        const std::vector<double> at = passes_.values();
+        d.p50 = at[0] / unit;
+        d.p90 = at[1] / unit;
+        d.p95 = at[2] / unit;
+        d.p99 = at[3] / unit;
+        return d;
+    }
 
-Distribution distribution(const LogLinearHistogram& h) {
+private:
+    std::int64_t count_ = 0;
+    Int128 sum_ = 0;
+    std::int64_t centre_ = 0;
+    Moments moments_;
+    QuantilePasses<std::int64_t> passes_;
+};
+
+Distribution distribution(const LogLinearHistogram& h, double unit = ns_per_ms) {
     Distribution d;
     d.count = h.count();
     if (d.count == 0) return d;
-    d.mean = h.mean() / ns_per_ms;
-    d.standard_deviation = h.standard_deviation() / ns_per_ms;
-    d.min = static_cast<double>(h.min()) / ns_per_ms;
-    d.max = static_cast<double>(h.max()) / ns_per_ms;
-    d.p50 = h.quantile(percentile_ranks[0]) / ns_per_ms;
-    d.p90 = h.quantile(percentile_ranks[1]) / ns_per_ms;
-    d.p95 = h.quantile(percentile_ranks[2]) / ns_per_ms;
-    d.p99 = h.quantile(percentile_ranks[3]) / ns_per_ms;
+    d.mean = h.mean() / unit;
+    d.standard_deviation = h.standard_deviation() / unit;
+    d.min = static_cast<double>(h.min()) / unit;
+    d.max = static_cast<double>(h.max()) / unit;
+    d.p50 = h.quantile(percentile_ranks[0]) / unit;
+    d.p90 = h.quantile(percentile_ranks[1]) / unit;
+    d.p95 = h.quantile(percentile_ranks[2]) / unit;
+    d.p99 = h.quantile(percentile_ranks[3]) / unit;
     return d;
 }
 
 // The figures of one set of requests: the measured ones, or all of them.
-struct Tally {
-    std::int64_t requests = 0, completed = 0, rejected = 0, timed_out = 0, cancelled = 0, met = 0;
-    Attainment attainment;
-    std::int64_t prompt_tokens = 0, output_tokens = 0;  // of completed requests
-    std::int64_t preemptions = 0, preempted_requests = 0, recomputed_tokens = 0;
-    SimTime first_arrival = never;
-    SimTime last_completion{};
+struct Tally : RequestCounts {
     Distribution prompt, output, ttft, tpot, e2e, queue;
 };
 
-// `get` gives the value of a request, or a negative one to leave it out.
-template <class Chosen, class Get>
-Distribution column_of(const Outcome& outcome, const Chosen& chosen, double unit, bool exact,
-                       std::vector<std::int64_t>& scratch, Get get) {
-    scratch.clear();
-    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
-        if (!chosen(id)) continue;
-        const std::int64_t value = get(outcome.requests[id]);
-        if (value >= 0) scratch.push_back(value);
+Tally tally(const RequestTotals& totals) {
+    Tally t{totals.counts, {}, {}, {}, {}, {}, {}};
+    t.prompt = distribution(totals.prompt, 1);
+    t.output = distribution(totals.output, 1);
+    t.ttft = distribution(totals.ttft);
+    t.tpot = distribution(totals.tpot);
+    t.e2e = distribution(totals.e2e);
+    t.queue = distribution(totals.queue);
+    return t;
+}
+
+Tally tally(const std::vector<RequestRecord>& records, const config::SloConfig& slo, bool measured_only, bool exact) {
+    if (!exact) {
+        RequestTotals totals;
+        for (const RequestRecord& r : records) {
+            if (r.measured || !measured_only) totals.add(r, slo);
+        }
+        return tally(totals);
     }
-    return distribution(scratch, unit, exact);
+    Tally t;
+    Quantity prompt, output, ttft, tpot, e2e, queue;
+    for (const RequestRecord& r : records) {
+        if (measured_only && !r.measured) continue;
+        t.add(r, slo);
+        if (!completed(r)) continue;
+        prompt.count(r.prompt_tokens);
+        output.count(r.output_tokens);
+        ttft.count(r.ttft.count());
+        e2e.count(r.e2e.count());
+        queue.count(r.queue.count());
+        if (const auto per_token = time_per_output_token(r)) tpot.count(per_token->count());
+    }
+    for (Quantity* const q : {&prompt, &output, &ttft, &tpot, &e2e, &queue}) q->turn();
+    for (const RequestRecord& r : records) {
+        if ((measured_only && !r.measured) || !completed(r)) continue;
+        prompt.collect(r.prompt_tokens);
+        output.collect(r.output_tokens);
+        ttft.collect(r.ttft.count());
+        e2e.collect(r.e2e.count());
+        queue.collect(r.queue.count());
+        if (const auto per_token = time_per_output_token(r)) tpot.collect(per_token->count());
+    }
+    t.prompt = prompt.distribution(1);
+    t.output = output.distribution(1);
+    t.ttft = ttft.distribution(ns_per_ms);
+    t.tpot = tpot.distribution(ns_per_ms);
+    t.e2e = e2e.distribution(ns_per_ms);
+    t.queue = queue.distribution(ns_per_ms);
+    return t;
+}
+
+std::int64_t arrived(const Outcome& outcome) {
+    return outcome.totals ? outcome.counters.arrivals : static_cast<std::int64_t>(outcome.requests.size());
+}
+
+Tally tally(const Outcome& outcome, const RunInfo& info, bool measured_only) {
+    if (!outcome.totals) return tally(outcome.requests, info.slo, measured_only, info.exact_percentiles);
+    return tally(measured_only || !outcome.totals_all ? *outcome.totals : *outcome.totals_all);
 }
 
 // Requests judged by one limit, and those that met it.
@@ -110,92 +166,66 @@ struct Judged {
     [[nodiscard]] std::optional<double> share() const { return all > 0 ? std::optional(ratio(met, all)) : std::nullopt; }
 };
 
+struct Judgement {
+    Attainment attainment;
+    std::int64_t met = 0;
+};
+
 template <class Chosen>
-Attainment attainment(const Outcome& outcome, const Slos& slos, const Chosen& chosen) {
+Judgement judge(const Outcome& outcome, const Slos& slos, const Chosen& chosen) {
     Judged all, ttft, tpot, itl, e2e, queue;
     for (RequestId id = 0; id < outcome.requests.size(); ++id) {
         if (!chosen(id)) continue;
         const std::optional<bool> met = slos.met(id);
         if (!met) continue;
         all.add(*met);
-        const RequestRecord& r = outcome.requests[id];
         const config::SloConfig& slo = slos.of(id);
-        const auto judge = [&](Judged& judged, std::optional<SimDuration> config::SloConfig::*limit) {
+        const auto one = [&](Judged& judged, std::optional<SimDuration> config::SloConfig::*limit) {
             if (!(slo.*limit)) return;
             config::SloConfig only;
             only.*limit = slo.*limit;
-            judged.add(slo_met(r, only, slos.itl_p99(id)).value_or(false));
+            judged.add(slo_met(outcome.requests[id], only, slos.itl_p99(id)).value_or(false));
         };
-        judge(ttft, &config::SloConfig::ttft);
-        judge(tpot, &config::SloConfig::tpot);
-        judge(itl, &config::SloConfig::itl_p99);
-        judge(e2e, &config::SloConfig::e2e);
-        judge(queue, &config::SloConfig::queue);
+        one(ttft, &config::SloConfig::ttft);
+        one(tpot, &config::SloConfig::tpot);
+        one(itl, &config::SloConfig::itl_p99);
+        one(e2e, &config::SloConfig::e2e);
+        one(queue, &config::SloConfig::queue);
     }
-    return {all.share(), ttft.share(), tpot.share(), itl.share(), e2e.share(), queue.share()};
+    return {{all.share(), ttft.share(), tpot.share(), itl.share(), e2e.share(), queue.share()}, all.met};
 }
 
-template <class Chosen>
-Tally tally(const Outcome& outcome, const Slos& slos, bool any_slo, bool exact, const Chosen& chosen) {
-    Tally t;
-    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
-        if (!chosen(id)) continue;
-        const RequestRecord& r = outcome.requests[id];
-        ++t.requests;
-        t.first_arrival = std::min(t.first_arrival, r.arrival);
-        t.preemptions += r.preemptions;
-        t.preempted_requests += r.preemptions > 0;
-        t.recomputed_tokens += r.recomputed_tokens;
-        t.rejected += r.finish == FinishReason::rejected;
-        t.timed_out += r.finish == FinishReason::timed_out;
-        t.cancelled += r.finish == FinishReason::cancelled;
-        if (any_slo) t.met += slos.met(id).value_or(false);
-        if (!completed(r)) continue;
-        ++t.completed;
-        t.prompt_tokens += r.prompt_tokens;
-        t.output_tokens += r.output_tokens;
-        t.last_completion = std::max(t.last_completion, r.arrival + r.e2e);
-    }
-    if (any_slo) t.attainment = attainment(outcome, slos, chosen);
-    std::vector<std::int64_t> scratch;
-    scratch.reserve(static_cast<std::size_t>(t.requests));
-    const auto latency = [&](SimDuration RequestRecord::*member) {
-        return column_of(outcome, chosen, ns_per_ms, exact, scratch,
-                         [member](const RequestRecord& r) { return completed(r) ? (r.*member).count() : -1; });
+/// Of completed measured requests, where any request waited at its client.
+Distribution client_queue(const Outcome& outcome) {
+    Quantity waits;
+    const auto each = [&](auto&& take) {
+        for (RequestId id = 0; id < outcome.requests.size(); ++id) {
+            if (!outcome.requests[id].measured || !completed(outcome.requests[id])) continue;
+            const auto waited = outcome.client_queue.find(id);
+            take(waited == outcome.client_queue.end() ? 0 : waited->second.count());
+        }
     };
-    const auto length = [&](std::int32_t RequestRecord::*member) {
-        return column_of(outcome, chosen, 1, exact, scratch,
-                         [member](const RequestRecord& r) { return completed(r) ? std::int64_t{r.*member} : -1; });
-    };
-    t.prompt = length(&RequestRecord::prompt_tokens);
-    t.output = length(&RequestRecord::output_tokens);
-    t.ttft = latency(&RequestRecord::ttft);
-    t.e2e = latency(&RequestRecord::e2e);
-    t.queue = latency(&RequestRecord::queue);
-    t.tpot = column_of(outcome, chosen, ns_per_ms, exact, scratch, [](const RequestRecord& r) {
-        const auto tpot = time_per_output_token(r);
-        return tpot ? tpot->count() : -1;
-    });
-    return t;
+    if (outcome.client_queue.empty()) return {};
+    each([&](std::int64_t ns) { waits.count(ns); });
+    waits.turn();
+    each([&](std::int64_t ns) { waits.collect(ns); });
+    return waits.distribution(ns_per_ms);
 }
 
 std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& outcome, const Slos& slos, double duration_s) {
     std::vector<ClassSummary> out;
     if (outcome.classes.empty()) return out;
-    std::map<std::string, std::uint32_t> numbers;
-    std::vector<std::uint32_t> class_of(outcome.requests.size());
+    std::map<std::string, std::vector<RequestRecord>> records;
     auto named = outcome.classes.begin();
     for (RequestId id = 0; id < outcome.requests.size(); ++id) {
         const bool has = named != outcome.classes.end() && named->first == id;
-        const std::string name = has ? (named++)->second : std::string();
-        class_of[id] = numbers.emplace(name, static_cast<std::uint32_t>(numbers.size())).first->second;
+        std::vector<RequestRecord>& own = records[has ? (named++)->second : std::string()];
+        if (outcome.requests[id].measured) own.push_back(outcome.requests[id]);
     }
-    for (const auto& [name, number] : numbers) {
-        const auto own = info.class_slos.find(name);
-        const bool any_slo = own != info.class_slos.end() ? own->second.any() : info.slo.any();
-        const Tally t = tally(outcome, slos, any_slo, info.exact_percentiles, [&, wanted = number](RequestId id) {
-            return class_of[id] == wanted && outcome.requests[id].measured;
-        });
+    for (const auto& [name, own] : records) {
+        const auto limits = info.class_slos.find(name);
+        const config::SloConfig& slo = limits == info.class_slos.end() ? info.slo : limits->second;
+        const Tally t = tally(own, slo, true, info.exact_percentiles);
         ClassSummary& c = out.emplace_back();
         c.name = name;
         c.requests = t.requests;
@@ -209,8 +239,13 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
         c.tpot = t.tpot;
         c.e2e = t.e2e;
         c.queue = t.queue;
-        c.attainment = t.attainment;
-        if (any_slo && duration_s > 0) c.goodput_req_s = static_cast<double>(t.met) / duration_s;
+        if (!slo.any()) continue;
+        const Judgement judged = judge(outcome, slos, [&, wanted = &name](RequestId id) {
+            const auto at = outcome.classes.find(id);
+            return outcome.requests[id].measured && (at == outcome.classes.end() ? wanted->empty() : at->second == *wanted);
+        });
+        c.attainment = judged.attainment;
+        if (duration_s > 0) c.goodput_req_s = static_cast<double>(judged.met) / duration_s;
     }
     return out;
 }
@@ -323,9 +358,9 @@ void add_warnings(const Outcome& o, Summary& s) {
                              " measured requests; for ten samples above each, needed are: " + weak);
     if (s.completed == 0 && s.requests > 0)
         s.warnings.push_back("no measured request completed: there are no latencies to report");
-    if (o.requests.empty()) s.warnings.push_back("no request arrived within workload.duration: there is nothing to report");
-    if (s.requests == 0 && !o.requests.empty())
-        s.warnings.push_back("every request fell into the warm-up: nothing is measured");
+    if (o.counters.arrivals == 0)
+        s.warnings.push_back("no request arrived within workload.duration: there is nothing to report");
+    if (s.requests == 0 && arrived(o) > 0) s.warnings.push_back("every request fell into the warm-up: nothing is measured");
     if (s.verdict == "overloaded" && !s.offered_rate_req_s)
         s.warnings.push_back("all requests arrive at once: queue, TTFT and E2E measure their number; compare throughput only");
     else if (s.verdict == "overloaded")
@@ -450,33 +485,6 @@ constexpr std::array columns{
 
 }  // namespace
 
-bool completed(const RequestRecord& r) {
-    return r.finish == FinishReason::length || r.finish == FinishReason::stop;
-}
-
-std::optional<SimDuration> time_per_output_token(const RequestRecord& r) {
-    if (!completed(r) || r.output_tokens <= 1) return std::nullopt;
-    const std::int64_t gaps = r.output_tokens - 1;
-    return SimDuration(((r.e2e - r.ttft).count() + gaps / 2) / gaps);
-}
-
-const config::SloConfig& Slos::of(RequestId id) const {
-    if (classes_.empty()) return common_;
-    const auto name = outcome_.classes.find(id);
-    const auto own = classes_.find(name == outcome_.classes.end() ? std::string() : name->second);
-    return own == classes_.end() ? common_ : own->second;
-}
-
-std::optional<bool> slo_met(const RequestRecord& r, const config::SloConfig& slo, SimDuration itl_p99) {
-    if (!slo.any()) return std::nullopt;
-    if (r.finish == FinishReason::rejected || r.finish == FinishReason::timed_out) return false;
-    if (!completed(r)) return std::nullopt;
-    // Without the division: (e2e - ttft) / (n - 1) <= limit; holds for n = 1, where both sides are 0.
-    const bool tpot = !slo.tpot || (r.e2e - r.ttft).count() <= static_cast<Int128>(slo.tpot->count()) * (r.output_tokens - 1);
-    return (!slo.ttft || r.ttft <= *slo.ttft) && tpot && (!slo.itl_p99 || itl_p99 <= *slo.itl_p99) &&
-           (!slo.e2e || r.e2e <= *slo.e2e) && (!slo.queue || r.queue <= *slo.queue);
-}
-
 Summary summarize(const RunInfo& info, const Outcome& outcome) {
     Summary s;
     s.scenario = info.scenario;
@@ -501,15 +509,15 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     s.concurrency = info.max_concurrency;
     for (const std::string& deviation : info.deviations) s.deviations += (s.deviations.empty() ? "" : "; ") + deviation;
 
-    for (const RequestRecord& r : outcome.requests)
-        KVSIM_CHECK(!completed(r) || (r.queue.count() >= 0 && r.ttft >= r.queue && r.e2e >= r.ttft && r.output_tokens >= 1),
-                    "a completed request's times are out of order");
-    const bool any_cut =
-        std::any_of(outcome.requests.begin(), outcome.requests.end(), [](const auto& r) { return !r.measured; });
     const Slos slos(outcome, info.slo, info.class_slos);
     const bool any_slo = info.any_slo();
-    const auto measured = [&outcome](RequestId id) { return outcome.requests[id].measured; };
-    const Tally t = tally(outcome, slos, any_slo, info.exact_percentiles, measured);
+    Tally t = tally(outcome, info, true);
+    if (any_slo && !outcome.totals) {
+        const Judgement judged = judge(outcome, slos, [&](RequestId id) { return outcome.requests[id].measured; });
+        s.attainment = judged.attainment;
+        t.met = judged.met;
+    }
+    const bool any_cut = t.requests != arrived(outcome);
     s.requests = t.requests;
     s.completed = t.completed;
     s.rejected = t.rejected;
@@ -534,38 +542,38 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
         if (any_slo) s.goodput_req_s = static_cast<double>(t.met) / s.duration_s;
     }
     const std::int64_t judged = t.completed + t.rejected + t.timed_out;
-    if (any_slo && judged > 0) s.slo_attainment = info.class_slos.empty() ? ratio(t.met, judged) : t.attainment.all;
-    s.attainment = t.attainment;
+    if (any_slo && judged > 0)
+        s.slo_attainment = info.class_slos.empty() || !s.attainment.all ? ratio(t.met, judged) : s.attainment.all;
     s.cancelled = t.cancelled;
     s.retries = outcome.counters.retries;
     s.wasted_tokens = outcome.counters.wasted_tokens;
     s.wasted_output_tokens = outcome.counters.wasted_output_tokens;
-    if (!outcome.client_queue.empty()) {
-        std::vector<std::int64_t> waits;
-        for (RequestId id = 0; id < outcome.requests.size(); ++id) {
-            if (!outcome.requests[id].measured || !completed(outcome.requests[id])) continue;
-            const auto waited = outcome.client_queue.find(id);
-            waits.push_back(waited == outcome.client_queue.end() ? 0 : waited->second.count());
-        }
-        s.client_queue = distribution(waits, ns_per_ms, info.exact_percentiles);
-    }
+    s.client_queue = client_queue(outcome);
     s.classes = class_summaries(info, outcome, slos, s.duration_s);
 
     add_load_and_verdict(outcome, info.engine.max_num_seqs * outcome.replicas, info.capacity_req_s, s);
     if (info.paced_by_answers) s.load.reset();
     add_kv_and_batch(outcome, info.engine.enable_prefix_caching, s);
 
-    if (any_cut)
-        s.client =
-            client_figures(outcome, tally(outcome, slos, any_slo, info.exact_percentiles, [](RequestId) { return true; }),
-                           distribution(outcome.itl_all), any_slo);
-    else
+    if (any_cut) {
+        Tally all = tally(outcome, info, false);
+        if (any_slo && !outcome.totals) all.met = judge(outcome, slos, [](RequestId) { return true; }).met;
+        s.client = client_figures(outcome, all, distribution(outcome.itl_all), any_slo);
+    } else {
         s.client = client_figures(outcome, t, s.itl, any_slo);
+    }
 
     s.warnings = info.warnings;
     s.warnings.insert(s.warnings.end(), outcome.warnings.begin(), outcome.warnings.end());
     add_warnings(outcome, s);
     return s;
+}
+
+const config::SloConfig& Slos::of(RequestId id) const {
+    if (classes_.empty()) return common_;
+    const auto name = outcome_.classes.find(id);
+    const auto own = classes_.find(name == outcome_.classes.end() ? std::string() : name->second);
+    return own == classes_.end() ? common_ : own->second;
 }
 
 std::span<const Column> summary_columns() {

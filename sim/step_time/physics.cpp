@@ -1,10 +1,12 @@
 #include "physics.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/text.hpp"
+#include "pipeline.hpp"
 
 namespace kvsim {
 namespace {
@@ -29,12 +31,31 @@ double cached(std::vector<double>& cache, std::int64_t index, const Compute& com
     return cache[i];
 }
 
-struct NoParameters {
-    std::string model;
-};
-
-const config::Schema<NoParameters>& schema() {
-    static const config::Schema<NoParameters> table{config::field("model", &NoParameters::model, "fitted or roofline")};
+const config::Schema<PhysicsOptions>& schema() {
+    using P = PhysicsOptions;
+    using config::field;
+    constexpr config::Range scale{0.05, 20};
+    static const config::Schema<P> table{
+        field("model", &P::model, "fitted or roofline"),
+        field("flop_scale", &P::flop_scale, "factor on the FLOP efficiencies ef and ef_a, as kvsim calibrate finds it", scale)
+            .by_default("1"),
+        field("bandwidth_scale", &P::bandwidth_scale, "factor on the memory efficiencies eb and eb_d", scale).by_default("1"),
+        field("link_scale", &P::link_scale, "factor on the speed of collectives: ar_e times it, latencies divided by it", scale)
+            .by_default("1"),
+        field("cpu_per_step", &P::cpu_per_step, "CPU time between synchronous steps", config::non_negative)
+            .by_default("1000us"),
+        field("cpu_per_sequence", &P::cpu_per_sequence, "CPU time between synchronous steps per sequence", config::non_negative)
+            .by_default("22us"),
+        field("enforce_eager", &P::enforce_eager, "no CUDA graphs: no padding, and launching a kernel costs eager_launch")
+            .by_default("false"),
+        field("eager_launch", &P::eager_launch, "CPU time to launch one kernel without CUDA graphs (assumed)",
+              config::non_negative)
+            .by_default("6us"),
+        field(
+            "cudagraph_capture_sizes", &P::capture_sizes,
+            "tokens that steps are padded to (1, 2, 4, multiples of 8 to 256, of 16 to 512); larger steps run without graphs"),
+        field("leave_out", &P::leave_out,
+              "roofline: this row of step_time.yaml takes no part in the median, as if nobody had measured the card")};
     return table;
 }
 
@@ -47,10 +68,12 @@ std::vector<config::FieldDoc> physics_docs() {
 bool check_physics(std::string_view name, const Deployment& deployment, const config::Value& params,
                    config::Diagnostics& diagnostics) {
     const std::size_t before = diagnostics.error_count();
-    if (params.is_map()) {
-        NoParameters none;
-        schema().read(params, none, "step_time", diagnostics);
+    PhysicsOptions options;
+    if (params.is_map()) schema().read(params, options, "step_time", diagnostics);
+    for (const std::int64_t size : options.capture_sizes) {
+        if (size < 1 || size > 1'000'000) diagnostics.error(params.mark, "cudagraph_capture_sizes must be from 1 to 1000000");
     }
+    if (name != "roofline" && !options.leave_out.empty()) diagnostics.error(params.mark, "leave_out goes with roofline only");
     const std::string what = "step-time model " + std::string(name);
     if (!deployment.model) diagnostics.error(params.mark, what + " needs `model`");
     if (!deployment.gpu) diagnostics.error(params.mark, what + " needs `hardware.gpu`");
@@ -71,11 +94,37 @@ std::unique_ptr<StepTimeModel> make_physics(const StepTimeConstants& constants, 
                                            ": a step time with tensor_parallel_size > 1 needs link_gb_s or pcie_gb_s");
         return nullptr;
     }
-    return std::make_unique<PhysicsModel>(constants, deployment, std::move(tier));
+    PhysicsOptions options;
+    config::Diagnostics checked;  // check_physics() has reported
+    if (params.is_map()) schema().read(params, options, "step_time", checked);
+    StepTimeConstants scaled = constants;
+    scaled.ef *= options.flop_scale;
+    scaled.ef_a *= options.flop_scale;
+    scaled.eb *= options.bandwidth_scale;
+    scaled.eb_d *= options.bandwidth_scale;
+    scaled.ar_e *= options.link_scale;
+    scaled.ar_a /= options.link_scale;
+    scaled.ar_a2 /= options.link_scale;
+    if (options.flop_scale != 1 || options.bandwidth_scale != 1 || options.link_scale != 1) {
+        tier += "; calibrated: flop_scale " + shortest(options.flop_scale) + ", bandwidth_scale " +
+                shortest(options.bandwidth_scale) + ", link_scale " + shortest(options.link_scale);
+    }
+    auto model = std::make_unique<PhysicsModel>(scaled, deployment, std::move(tier), options);
+    const std::int64_t stages = deployment.pipeline_parallel_size;
+    if (stages <= 1) return model;
+    const double link = constants.link_gb_s > 0 ? constants.link_gb_s : deployment.gpu->pcie_gb_s;
+    const double per_token = link > 0 ? 2 * static_cast<double>(deployment.model->hidden) / link : 0;
+    return make_pipeline(std::move(model), stages, scaled.ar_a * 1e3, per_token);
 }
 
-PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment& deployment, std::string tier)
-    : c_(constants), model_(*deployment.model), description_(std::move(tier)), async_(deployment.engine.async_scheduling) {
+PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment& deployment, std::string tier,
+                           PhysicsOptions options)
+    : c_(constants),
+      options_(std::move(options)),
+      model_(*deployment.model),
+      description_(std::move(tier)),
+      async_(deployment.engine.async_scheduling) {
+    std::sort(options_.capture_sizes.begin(), options_.capture_sizes.end());
     const auto d = [](std::int64_t n) { return static_cast<double>(n); };
     const std::int64_t tp = deployment.tensor_parallel_size;
     tp_ = d(tp);
@@ -96,6 +145,8 @@ PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment&
     const double fp8_factor = std::isnan(c_.fp8_factor) ? 1.5 : c_.fp8_factor;
     linear_ = {bytes_per_weight(model_.dtype), fp8 ? flops_ * fp8_factor : flops_};
     kept_ = {model_.dtype == "float32" ? 4.0 : 2.0, flops_};
+    experts_ = linear_;
+    if (model_.dtype == "mxfp4") linear_ = kept_;  // only the experts are stored so
 
     for (const AttentionGroup& group : model_.layer_groups()) {
         mixers_.push_back(make_mixer(group, deployment));
@@ -219,8 +270,9 @@ double PhysicsModel::experts(double t) const {
     const auto k = static_cast<double>(model_.moe.top_k);
     const double width = static_cast<double>(model_.moe.intermediate) / tp_;
     const double touched = e * (1 - std::pow(1 - k / e, t));
-    const double bytes = touched * 3 * hidden_ * width * linear_.weight_bytes + 2 * t * k * (2 * hidden_ + 3 * width);
-    double us = c_.mt0 + p_norm(bytes / (bandwidth_ * c_.meb), 6 * t * k * hidden_ * width / (linear_.flop_us * c_.mef), c_.mp);
+    const double bytes = touched * 3 * hidden_ * width * experts_.weight_bytes + 2 * t * k * (2 * hidden_ + 3 * width);
+    double us =
+        c_.mt0 + p_norm(bytes / (bandwidth_ * c_.meb), 6 * t * k * hidden_ * width / (experts_.flop_us * c_.mef), c_.mp);
     us += gemm(t, e, hidden_, kept_);
     if (model_.moe.shared_intermediate > 0) {
         const double shared = static_cast<double>(model_.moe.shared_intermediate) / tp_;
@@ -235,14 +287,25 @@ double PhysicsModel::all_reduce(double t) const {
     return 2 * (c_.ar_a + c_.ar_a2 * (tp_ - 2) + 2 * (tp_ - 1) / tp_ * bytes / (link_ * c_.ar_e));
 }
 
+std::int64_t PhysicsModel::padded(std::int64_t tokens) const {
+    if (options_.enforce_eager) return tokens;
+    if (options_.capture_sizes.empty()) return padded_tokens(tokens);
+    const auto at = std::lower_bound(options_.capture_sizes.begin(), options_.capture_sizes.end(), tokens);
+    return at == options_.capture_sizes.end() ? tokens : *at;
+}
+
 double PhysicsModel::token_kernels(std::int64_t tokens) const {
-    const std::int64_t padded = padded_tokens(tokens);
-    return cached(token_cache_, padded, [&] {
-        const auto t = static_cast<double>(padded);
+    const std::int64_t size = padded(tokens);
+    return cached(token_cache_, size, [&] {
+        const auto t = static_cast<double>(size);
         double us = 0;
         for (const Mixer& m : mixers_) us += m.layers * (projections(m, t) + all_reduce(t));
         if (dense_layers_ > 0) us += dense_layers_ * (elementwise(t, true) + mlp(t));
         if (moe_layers_ > 0) us += moe_layers_ * (elementwise(t, false) + experts(t));
+        if (options_.enforce_eager) {
+            // About 11 kernels a layer and rank; whichever is slower, launching or running them.
+            us = std::max(us, options_.eager_launch.ns / 1e3 * 11 * layers_);
+        }
         return us;
     });
 }
@@ -255,7 +318,8 @@ double PhysicsModel::head(std::int64_t sampled) const {
 }
 
 double PhysicsModel::between_steps(std::int64_t sequences) const {
-    return async_ ? 0 : 1000 + 22 * static_cast<double>(sequences);
+    if (async_) return 0;
+    return (options_.cpu_per_step.ns + options_.cpu_per_sequence.ns * static_cast<double>(sequences)) / 1e3;
 }
 
 double PhysicsModel::decode_context(const Mixer& mixer, const StepShape& shape) const {
@@ -309,8 +373,11 @@ double PhysicsModel::mixed_attention(const Mixer& mixer, const StepShape& shape)
     for (const PrefillChunk& chunk : shape.chunks) {
         const auto s = static_cast<double>(chunk.new_tokens);
         const double full = s * (chunk_context(mixer, chunk) + c_.dl) * mixer.chunk_flop / (flops_ * c_.ef_a);
-        const double fill = heads_ * static_cast<double>(ceil_div(chunk.new_tokens, 128)) / c_.sm_count;
-        us += fill < 1 ? full / std::pow(fill, c_.w_a) : full;
+        const std::int64_t tiles = ceil_div(chunk.new_tokens, 128);
+        us += full / cached(fill_cache_, tiles, [&] {
+                  const double fill = heads_ * static_cast<double>(tiles) / c_.sm_count;
+                  return fill < 1 ? std::pow(fill, c_.w_a) : 1;
+              });
         us += s * (static_cast<double>(chunk.context_before) + s / 2) * mixer.index_flop / (flops_ * c_.ef_a);
         longest = std::max(longest, chunk.new_tokens);
     }

@@ -29,8 +29,7 @@
 // (gated delta net, Mamba) have no fit either. Assumed: at0, the state of every sequence read and written once at eb_d, per new
 // token 6 H d N FLOP of the state (N its width) at ef_a, and their own projections as GEMMs. Sparse latent
 // attention (DeepSeek-V3.2): latent attention to at most 2,048 tokens (index_topk as published), and on every rank an indexer
-// that reads one key per context token. Assumed like the rest of MLA. Pipeline stages run one after another for a step; the
-// transfer between them is free.
+// that reads one key per context token. Assumed like the rest of MLA. Pipeline stages: pipeline.hpp.
 
 #include <vector>
 
@@ -38,10 +37,24 @@
 
 namespace kvsim {
 
+/// The keys of `step_time` beside the model's name.
+struct PhysicsOptions {
+    std::string model;
+    double flop_scale = 1;
+    double bandwidth_scale = 1;
+    double link_scale = 1;
+    config::FineDuration cpu_per_step{1e6};
+    config::FineDuration cpu_per_sequence{22e3};
+    bool enforce_eager = false;
+    config::FineDuration eager_launch{6e3};
+    std::vector<std::int64_t> capture_sizes;  ///< empty: the default ones
+    std::string leave_out;
+};
+
 class PhysicsModel final : public StepTimeModel {
 public:
     /// `deployment` has a model with its whole shape; `constants` has no blank but fp8_factor. `tier` opens describe().
-    PhysicsModel(const StepTimeConstants& constants, const Deployment& deployment, std::string tier);
+    PhysicsModel(const StepTimeConstants& constants, const Deployment& deployment, std::string tier, PhysicsOptions options);
 
     [[nodiscard]] SimDuration duration(const StepShape& shape) const override;
     [[nodiscard]] std::optional<DecodeLine> decode_line(std::int64_t rows) const override;
@@ -71,6 +84,7 @@ private:
         double index_flop = 0;        ///< sparse: the indexer's, per (new token x context token), one layer
     };
     [[nodiscard]] double gemm(double m, double n, double k, const Precision& precision) const;
+    [[nodiscard]] std::int64_t padded(std::int64_t tokens) const;
     [[nodiscard]] double token_kernels(std::int64_t tokens) const;  ///< everything that depends on T alone, all layers
     [[nodiscard]] Mixer make_mixer(const AttentionGroup& group, const Deployment& deployment) const;
     [[nodiscard]] double projections(const Mixer& mixer, double t) const;
@@ -89,6 +103,7 @@ private:
     [[nodiscard]] double mixed_attention(const Mixer& mixer, const StepShape& shape) const;
 
     StepTimeConstants c_;
+    PhysicsOptions options_;
     ModelSpec model_;
     std::string description_;
     bool async_;
@@ -100,11 +115,12 @@ private:
     double bandwidth_;       // bytes/us
     double flops_;           // FLOP/us
     double link_;            // bytes/us
-    Precision linear_, kept_;
-    // Prices by T and by rows, filled when first asked; NaN = not yet.
+    Precision linear_, kept_, experts_;
+    // By T, by rows and by tiles of 128 tokens, filled when first asked; NaN = not yet.
     mutable std::vector<double> token_cache_;
     mutable std::vector<double> head_cache_;
     mutable std::vector<double> decode_cache_;
+    mutable std::vector<double> fill_cache_;
 };
 
 /// Reports what a physical step time needs and the deployment lacks; then false.

@@ -46,6 +46,7 @@ public:
     GammaGaps(const ArrivalInfo& info, std::uint64_t seed)
         : ArrivalProcess(info), key_(seed, "arrivals"), scale_ns_(1e9 / (info.rate * info.burstiness)) {}
     [[nodiscard]] double gap_ns(std::uint64_t i) const override {
+        if (info().burstiness == 1) return scale_ns_ * standard_exponential(key_.first_u64(i));
         Stream stream(key_, i);
         return scale_ns_ * gamma_draw(stream, info().burstiness);
     }

@@ -178,15 +178,29 @@ public:
             answer(call, id, now, answered, outputs);
         } else if (call.user >= 0) {
             think(call.owner, call.user, now);
+        } else if (c.laws.replay) {
+            c.laws.replay->finished(static_cast<RequestId>(call.index), now, reason, outputs);
+            find_arrival(c);
         }
         release(handle);
     }
 
     [[nodiscard]] bool closed_loop() const override {
-        return any([](const ClientLaws& l) { return l.users || l.sessions || l.retry || l.max_concurrency; });
+        return any([](const ClientLaws& l) {
+            return l.users || l.sessions || l.retry || l.max_concurrency || (l.replay && l.replay->closed_loop());
+        });
     }
     [[nodiscard]] bool outputs_are_private() const override {
-        return !any([](const ClientLaws& l) { return l.sessions.has_value(); });
+        return !any([](const ClientLaws& l) { return l.sessions || (l.replay && !l.replay->outputs_are_private()); });
+    }
+    [[nodiscard]] std::vector<std::string> notes() const override {
+        std::vector<std::string> out;
+        for (const Class& c : classes_) {
+            if (!c.laws.replay) continue;
+            const std::vector<std::string> own = c.laws.replay->notes();
+            out.insert(out.end(), own.begin(), own.end());
+        }
+        return out;
     }
     [[nodiscard]] bool may_cancel() const override {
         return any([](const ClientLaws& l) {
@@ -442,8 +456,9 @@ private:
             call.output_tokens = call.recorded.output_tokens;
             call.name = call.recorded.external_id;
             if (call.prompt.empty() && c.laws.retry) {
-                call.own_run = 0;
-                call.prompt.push_back({0, call.prompt_tokens});
+                // Named by its place in the trace, as the trace's own contents are.
+                call.prompt.push_back({own_prompt_base(static_cast<RequestId>(call.index)), call.prompt_tokens});
+                call.own_run = call.prompt.size();
             }
             return;
         }
@@ -465,7 +480,7 @@ private:
         out.prompt_tokens = call.prompt_tokens;
         out.output_tokens = std::min(max_request_tokens, call.output_tokens + call.reasoning_tokens);
         out.priority = c.laws.replay && c.laws.priority == 0 ? call.recorded.priority : c.laws.priority;
-        out.output_base = own_output_base(id);
+        out.output_base = c.laws.replay ? call.recorded.output_base : own_output_base(id);
         out.prompt = call.prompt;
         out.external_id = call.name;
         if (call.attempt > 0) {

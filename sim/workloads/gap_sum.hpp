@@ -1,7 +1,6 @@
 #pragma once
 // Arrival times as sums of gaps.
 
-#include <cmath>
 #include <cstdint>
 
 #include "kvsim/base/check.hpp"
@@ -17,11 +16,11 @@ class GapSum {
 public:
     void add(double gap_ns) {
         fraction_ += gap_ns;
-        const double carry = std::floor(fraction_);
-        if (!(static_cast<double>(whole_) + carry <= latest_arrival_ns))  // also when it is no number: 0 x infinity
+        if (!(static_cast<double>(whole_) + fraction_ <= latest_arrival_ns))  // also when it is no number: 0 x infinity
             throw UserError("an arrival would lie more than 146 years after the start; is the rate too low?");
-        whole_ += static_cast<std::int64_t>(carry);
-        fraction_ -= carry;
+        const auto carry = static_cast<std::int64_t>(fraction_);  // gaps are >= 0
+        whole_ += carry;
+        fraction_ -= static_cast<double>(carry);
     }
     [[nodiscard]] std::int64_t rounded() const { return whole_ + (fraction_ >= 0.5 ? 1 : 0); }
 

@@ -14,6 +14,9 @@ namespace kvsim {
 
 inline constexpr config::Range token_range{1, static_cast<double>(max_request_tokens)};
 
+/// Bounds that leave less of a law cost LengthLaw::up_to() its precision.
+inline constexpr double least_tabled_mass = 0x1p-8;
+
 /// What every law's parameters start with.
 struct LengthParams {
     std::string distribution;

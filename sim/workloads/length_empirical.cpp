@@ -1,3 +1,4 @@
+#include <utility>
 #include <vector>
 
 #include "length_bounds.hpp"
@@ -39,6 +40,11 @@ public:
             std::upper_bound(points_.begin() + 1, points_.end() - 1, q, [](double x, const Point& p) { return x < p.q; });
         const Point& a = *(next - 1);
         return bounds_.round_half_up(a.value + (q - a.q) * (next->value - a.value) / (next->q - a.q));
+    }
+
+    [[nodiscard]] std::optional<double> up_to(std::int64_t length) const override {
+        if (to_ - from_ < least_tabled_mass) return std::nullopt;
+        return length >= bounds_.highest() ? 1 : (below(static_cast<double>(length) + 0.5) - from_) / (to_ - from_);
     }
 
 private:

@@ -27,6 +27,10 @@ public:
     [[nodiscard]] std::int64_t sample(double u) const override {
         return bounds_.round_up(lower_ + exponential_quantile(u * mass_, scale_));
     }
+    [[nodiscard]] std::optional<double> up_to(std::int64_t length) const override {
+        if (mass_ < least_tabled_mass) return std::nullopt;
+        return length >= bounds_.highest() ? 1 : -std::expm1((lower_ - static_cast<double>(length)) / scale_) / mass_;
+    }
 
 private:
     LengthParams bounds_;

@@ -42,6 +42,11 @@ public:
         // A law without spread is exp(mu) even where z is infinite.
         return bounds_.round_half_up(sigma_ > 0 ? std::exp(mu_ + sigma_ * z) : std::exp(mu_));
     }
+    [[nodiscard]] std::optional<double> up_to(std::int64_t length) const override {
+        if (sigma_ <= 0 || std::abs(width_) < least_tabled_mass) return std::nullopt;
+        if (length >= bounds_.highest()) return 1;
+        return (normal_cdf(sign_ * standardise(static_cast<double>(length) + 0.5)) - from_) / width_;
+    }
 
 private:
     [[nodiscard]] double standardise(double x) const {

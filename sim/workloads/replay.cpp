@@ -1,5 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <limits>
+#include <unordered_map>
+#include <utility>
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/model/workload_pieces.hpp"
@@ -9,20 +13,25 @@ namespace kvsim {
 
 namespace {
 
-/// Rows wait in a heap by (time with jitter, row) until no later row can overtake them: the next recorded time has reached the
-/// heap's head. So only the rows of one jitter window are held.
+/// Rows wait in a heap by (arrival, row) until no later row can overtake them: the next recorded time has reached the heap's
+/// head. So only the rows of one jitter window are held, and those that follow a request of their session that has not left.
 class Replay : public Workload {
 public:
     Replay(std::unique_ptr<TraceReader> reader, const ReplayOptions& options, std::uint64_t seed)
-        : reader_(std::move(reader)), options_(options), jitter_key_(seed, "trace_jitter") {
+        : reader_(std::move(reader)),
+          options_(options),
+          jitter_key_(seed, "trace_jitter"),
+          paced_(reader_->paced_by_completions()) {
         KVSIM_CHECK(options.rate_scale > 0 && options.jitter.count() >= 0, "replay options out of range");
+        KVSIM_CHECK(reader_->times() == TraceTimes::recorded, "a replay of rows that have times");
         read_ahead();
         fill();
     }
 
     [[nodiscard]] std::optional<SimTime> next_time() override { return next_; }
-    [[nodiscard]] bool closed_loop() const override { return false; }
+    [[nodiscard]] bool closed_loop() const override { return paced_; }
     [[nodiscard]] bool outputs_are_private() const override { return true; }
+    [[nodiscard]] std::vector<std::string> notes() const override { return reader_->notes(); }
 
     void pop(Arrival& out) override {
         KVSIM_CHECK(next_, "pop() without a request");
@@ -39,18 +48,38 @@ public:
         out.external_id = row.request_id;
         out.request_class = row.request_class;
         out.session_id = row.session_id;
-        fill_prompt(row, out.prompt);
+        fill_prompt(row, id, out.prompt);
+        if (paced_ && !row.session_id.empty()) in_flight_[id] = {&sessions_[row.session_id], head.index};
         spare_.push_back(std::move(head.row));
+        fill();
+    }
+
+    void finished(RequestId id, SimTime now, FinishReason, std::int64_t) override {
+        const auto found = in_flight_.find(id);
+        if (found == in_flight_.end()) return;
+        const auto [session, index] = found->second;
+        in_flight_.erase(found);
+        if (index != session->last) return;
+        session->left = now.time_since_epoch().count();
+        release(*session);
         fill();
     }
 
 private:
     struct Waiting {
-        std::int64_t time;  ///< ns, jitter included, rate_scale not
+        std::int64_t time;  ///< ns, jitter and rate_scale included
         std::int64_t index;
         TraceRow row;
     };
     static bool later(const Waiting& a, const Waiting& b) { return a.time != b.time ? a.time > b.time : a.index > b.index; }
+
+    /// A client sends its session's rows in their order: behind one that waits for an answer the others wait too.
+    struct Session {
+        std::int64_t last = -1;            ///< the row that came last
+        std::int64_t sent = 0;             ///< its arrival
+        std::optional<std::int64_t> left;  ///< when it left
+        std::deque<Waiting> behind;        ///< `time`: the earliest
+    };
 
     void read_ahead() {
         const std::int64_t limit = options_.requests.value_or(static_cast<std::int64_t>(std::numeric_limits<RequestId>::max()));
@@ -59,24 +88,57 @@ private:
             spare_.pop_back();
         }
         have_ahead_ = rows_ < limit && reader_->next(ahead_);
+        if (have_ahead_) ahead_time_ = scaled(ahead_.time.time_since_epoch().count());
     }
 
     void fill() {
-        while (have_ahead_ && (waiting_.empty() || ahead_.time.time_since_epoch().count() < waiting_.front().time)) {
-            const auto index = static_cast<std::uint64_t>(rows_);
-            const std::int64_t late = options_.jitter.count() == 0
-                                          ? 0
-                                          : static_cast<std::int64_t>(jitter_key_.first_uniform(index) *
-                                                                      static_cast<double>(options_.jitter.count()));
-            waiting_.push_back({ahead_.time.time_since_epoch().count() + late, rows_, std::move(ahead_)});
-            std::push_heap(waiting_.begin(), waiting_.end(), later);
-            ++rows_;
+        while (have_ahead_ && (waiting_.empty() || ahead_time_ < waiting_.front().time)) {
+            std::int64_t time = ahead_time_;
+            if (options_.jitter.count() != 0 && !ahead_.think) {
+                const double late =
+                    jitter_key_.first_uniform(static_cast<std::uint64_t>(rows_)) * static_cast<double>(options_.jitter.count());
+                time = scaled(ahead_.time.time_since_epoch().count() + static_cast<std::int64_t>(late));
+            }
+            Waiting row{time, rows_++, std::move(ahead_)};
+            if (paced_ && !row.row.session_id.empty()) {
+                Session& session = sessions_[row.row.session_id];
+                session.behind.push_back(std::move(row));
+                release(session);
+            } else {
+                send(std::move(row));
+            }
             read_ahead();
         }
         next_.reset();
         if (waiting_.empty()) return;
-        const std::int64_t t = scaled(waiting_.front().time);
+        const std::int64_t t = waiting_.front().time;
         if (!options_.duration || t <= options_.duration->count()) next_ = SimTime(SimDuration(t));
+    }
+
+    void send(Waiting row) {
+        waiting_.push_back(std::move(row));
+        std::push_heap(waiting_.begin(), waiting_.end(), later);
+    }
+
+    /// Sends what no longer waits for an answer.
+    void release(Session& session) {
+        while (!session.behind.empty()) {
+            Waiting& head = session.behind.front();
+            if (head.row.think && session.last >= 0) {
+                if (!session.left) return;
+                const std::int64_t think = head.row.think->count();
+                if (*session.left > end_of_time.time_since_epoch().count() - think)
+                    throw UserError("a request would follow its session's previous one more than 146 years after the start");
+                head.time = std::max(head.time, *session.left + think);
+            } else {
+                head.time = std::max(head.time, session.sent);
+            }
+            session.last = head.index;
+            session.sent = head.time;
+            session.left.reset();
+            send(std::move(head));
+            session.behind.pop_front();
+        }
     }
 
     [[nodiscard]] std::int64_t scaled(std::int64_t ns) const {
@@ -86,13 +148,13 @@ private:
         return static_cast<std::int64_t>(std::floor(t + 0.5));
     }
 
-    void fill_prompt(const TraceRow& row, std::vector<TokenRun>& prompt) const {
+    static void fill_prompt(const TraceRow& row, RequestId id, std::vector<TokenRun>& prompt) {
         prompt.clear();
-        const std::int64_t block = options_.trace.trace_block_size;
+        if (row.hash_ids.empty()) return;
         std::int64_t left = row.input_length;
-        for (const std::uint64_t id : row.hash_ids) {
-            const std::uint64_t first = id * static_cast<std::uint64_t>(block);
-            const std::int64_t count = std::min(block, left);
+        for (const std::uint64_t hash : row.hash_ids) {
+            const std::uint64_t first = hash * static_cast<std::uint64_t>(row.block_size);
+            const std::int64_t count = std::min(row.block_size, left);
             left -= count;
             if (!prompt.empty() && prompt.back().first + static_cast<std::uint64_t>(prompt.back().count) == first) {
                 prompt.back().count += count;
@@ -100,18 +162,24 @@ private:
                 prompt.push_back({first, count});
             }
         }
+        if (left > 0) prompt.push_back({own_prompt_base(id), left});
     }
 
     std::unique_ptr<TraceReader> reader_;
     ReplayOptions options_;
     StreamKey jitter_key_;
+    bool paced_;
     TraceRow ahead_;
+    std::int64_t ahead_time_ = 0;
     bool have_ahead_ = false;
-    std::int64_t rows_ = 0;  ///< moved into waiting_
+    std::int64_t rows_ = 0;  ///< read
     std::int64_t popped_ = 0;
     std::vector<Waiting> waiting_;
     std::vector<TraceRow> spare_;  ///< storage to reuse
     std::optional<SimTime> next_;
+    // Only with paced_; looked up, never iterated over.
+    std::unordered_map<std::string, Session> sessions_;
+    std::unordered_map<RequestId, std::pair<Session*, std::int64_t>> in_flight_;
 };
 
 }  // namespace

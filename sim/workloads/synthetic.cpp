@@ -1,10 +1,12 @@
 #include <cmath>
+#include <utility>
 
 #include "gap_sum.hpp"
 #include "kvsim/base/check.hpp"
 #include "kvsim/model/workload_pieces.hpp"
 #include "kvsim/random/distribution.hpp"
 #include "kvsim/random/stream.hpp"
+#include "length_table.hpp"
 
 namespace kvsim {
 
@@ -18,7 +20,9 @@ public:
           output_key_(seed, "output_tokens"),
           group_key_(seed, "prefix_group"),
           prefix_key_(seed, "prefix_tokens"),
-          requests_(laws_.requests.value_or(static_cast<std::int64_t>(std::numeric_limits<RequestId>::max()))) {
+          requests_(laws_.requests.value_or(static_cast<std::int64_t>(std::numeric_limits<RequestId>::max()))),
+          prompt_table_(*laws_.prompt_tokens),
+          output_table_(*laws_.output_tokens) {
         KVSIM_CHECK(laws_.arrivals && laws_.prompt_tokens && laws_.output_tokens, "a synthetic workload without its laws");
         KVSIM_CHECK(laws_.requests || (laws_.duration && std::isfinite(laws_.arrivals->info().rate)), "an endless workload");
         if (laws_.arrivals->info().rescale && laws_.requests) {
@@ -39,9 +43,9 @@ public:
         KVSIM_CHECK(next_, "pop() without a request");
         const auto i = static_cast<RequestId>(index_);
         out.time = *next_;
-        const std::int64_t own = laws_.prompt_tokens->sample(prompt_key_.first_uniform(i));
-        out.prompt_tokens = own;
-        out.output_tokens = laws_.output_tokens->sample(output_key_.first_uniform(i));
+        if (index_ == draws_before_tables) make_tables();
+        out.prompt_tokens = prompt_table_.sample(prompt_key_.first_u64(i));
+        out.output_tokens = output_table_.sample(output_key_.first_u64(i));
         out.priority = 0;
         out.output_base = own_output_base(i);
         out.prompt.clear();
@@ -58,6 +62,13 @@ public:
     }
 
 private:
+    /// Small runs end before tables would pay; the first event does not wait for them.
+    static constexpr std::int64_t draws_before_tables = 1024;
+    void make_tables() {
+        prompt_table_.build(requests_ - index_);
+        output_table_.build(requests_ - index_);
+    }
+
     void prepend_prefix(const PrefixLaw& prefix, RequestId i, Arrival& out) const {
         Stream stream(group_key_, i);
         const std::int64_t group = uniform_int(stream.uniform(), 0, prefix.groups - 1);
@@ -89,6 +100,8 @@ private:
     StreamKey group_key_;
     StreamKey prefix_key_;
     std::int64_t requests_;
+    LengthTable prompt_table_;
+    LengthTable output_table_;
     std::int64_t index_ = 0;
     GapSum sum_;
     double stretch_ = 1;

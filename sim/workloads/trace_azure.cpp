@@ -1,25 +1,20 @@
-// The Azure LLM inference traces: `TIMESTAMP,ContextTokens,GeneratedTokens`, timestamps as `2023-11-16 18:15:46.6805900` (up
-// to nine fractional digits; the 2024 files add `+00:00`). The first row arrives at 0. Content is unknown: nothing is shared.
+// The Azure LLM inference traces of 2023 and 2024: CSV with TIMESTAMP, ContextTokens, GeneratedTokens. Timestamps are
+// `2023-11-16 18:15:46.6805900` (up to nine fractional digits, or none); the 2024 files add `+00:00`. The first row arrives at
+// 0. Content is unknown: nothing is shared.
 
-#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
+#include <utility>
 
-#include "kvsim/model/token_ids.hpp"
-#include "kvsim/model/trace.hpp"
-#include "line_reader.hpp"
+#include "csv_rows.hpp"
+#include "decimal.hpp"
 
 namespace kvsim {
 
 namespace {
 
-constexpr std::string_view header = "TIMESTAMP,ContextTokens,GeneratedTokens";
 constexpr std::int64_t ns_per_s = 1'000'000'000;
-
-constexpr bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
 
 constexpr bool is_leap(int year) {
     return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
@@ -35,76 +30,52 @@ constexpr std::int64_t days_from_civil(int year, int month, int day) {
 }
 static_assert(days_from_civil(1970, 1, 1) == 0 && days_from_civil(2024, 3, 1) == 19'783);
 
-class Azure : public TraceReader {
+enum Column : std::size_t { timestamp, context, generated };
+constexpr std::array<CsvColumn, 3> columns{{{"timestamp"}, {"contexttokens"}, {"generatedtokens"}}};
+
+class Azure final : public CsvRows {
 public:
-    explicit Azure(std::unique_ptr<LineReader> lines) : lines_(std::move(lines)) {}
+    explicit Azure(std::unique_ptr<LineReader> lines) : CsvRows(std::move(lines), "azure", columns) {}
 
-    [[nodiscard]] std::string_view format() const override { return "azure"; }
-
-    bool next(TraceRow& row) override {
-        if (!headed_) {
-            if (!lines_->next(line_)) return end();
-            if (line_ != header) lines_->fail(1, "the header must be '" + std::string(header) + "'");
-            headed_ = true;
-        }
-        if (!lines_->next(line_)) return end();
-        if (line_.empty()) {
-            const std::int64_t blank = lines_->line_number();
-            while (lines_->next(line_)) {
-                if (!line_.empty()) lines_->fail(1, "a row after blank line " + std::to_string(blank));
-            }
-            return end();
-        }
-        row = TraceRow{};
+protected:
+    bool parse(TraceRow& row) override {
+        text_ = field(timestamp);
         at_ = 0;
-        const std::int64_t seconds = date_and_time();
+        const std::int64_t local_s = date_and_time();
         const std::int64_t fraction = fraction_ns();
-        zone();
-        comma();
-        row.input_length = tokens("ContextTokens");
-        comma();
-        row.output_length = tokens("GeneratedTokens");
-        if (at_ != line_.size()) lines_->fail(at_ + 1, "text after the third field");
-        if (!first_s_) first_s_ = seconds;
-        // Two dates at most 146 years apart, so the difference fits; the first row's fraction is subtracted at the end.
+        const std::int64_t seconds = local_s - zone_s();
+        if (at_ != text_.size()) fail(timestamp, at_, "text after the timestamp");
+        row.input_length = tokens(context);
+        row.output_length = tokens(generated);
+        if (!first_s_) {
+            first_s_ = seconds;
+            first_fraction_ = fraction;
+        }
+        // At most 146 years apart, so that nanoseconds fit.
         const std::int64_t since_s = seconds - *first_s_;
-        if (since_s > INT64_MAX / 2 / ns_per_s) lines_->fail(1, "timestamp too far from the first row's");
-        if (since_s < 0) unsorted();
-        if (first_fraction_ < 0) first_fraction_ = fraction;
-        const std::int64_t t = since_s * ns_per_s + fraction - first_fraction_;
-        if (t < last_) unsorted();
-        last_ = t;
+        if (since_s > INT64_MAX / 2 / ns_per_s) fail(timestamp, 0, "timestamp too far from the first row's");
+        const std::int64_t t = since_s < 0 ? -1 : since_s * ns_per_s + fraction - first_fraction_;
         row.time = SimTime(SimDuration(t));
+        check_sorted(row, timestamp);
         return true;
     }
 
 private:
-    bool end() const {
-        if (!first_s_) lines_->fail(1, "the trace has no rows");
-        return false;
-    }
-    [[noreturn]] void unsorted() const { lines_->fail(1, "timestamp before the previous row's; rows must be sorted"); }
-    [[nodiscard]] char peek() const { return at_ < line_.size() ? line_[at_] : '\0'; }
-
-    void comma() {
-        if (peek() != ',')
-            lines_->fail(at_ + 1, at_ >= line_.size() ? "the line ends early; is the file truncated?" : "expected ','");
-        ++at_;
-    }
+    [[nodiscard]] char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
 
     std::int64_t date_and_time() {
-        // `d` a digit, anything else itself.
-        constexpr std::string_view shape = "dddd-dd-dd dd:dd:dd";
+        // `d` a digit, `_` a blank or a T, anything else itself.
+        constexpr std::string_view shape = "dddd-dd-dd_dd:dd:dd";
         std::array<int, 6> part{};
-        std::size_t field = 0;
+        std::size_t of = 0;
         for (std::size_t i = 0; i < shape.size(); ++i, ++at_) {
             const char c = peek();
-            if (shape[i] == 'd' ? !is_digit(c) : c != shape[i])
-                lines_->fail(at_ + 1, "expected a timestamp like 2023-11-16 18:15:46.6805900");
+            const bool good = shape[i] == 'd' ? is_digit(c) : shape[i] == '_' ? c == ' ' || c == 'T' : c == shape[i];
+            if (!good) fail(timestamp, at_, "expected a timestamp like 2023-11-16 18:15:46.6805900");
             if (shape[i] == 'd') {
-                part[field] = part[field] * 10 + (c - '0');
+                part[of] = part[of] * 10 + (c - '0');
             } else {
-                ++field;
+                ++of;
             }
         }
         const auto [year, month, day, hour, minute, second] = part;
@@ -112,7 +83,7 @@ private:
         const bool good = year >= 1 && month >= 1 && month <= 12 && day >= 1 &&
                           day <= lengths[static_cast<std::size_t>(month - 1)] + (month == 2 && is_leap(year) ? 1 : 0) &&
                           hour < 24 && minute < 60 && second < 60;
-        if (!good) lines_->fail(1, "no such date or time");
+        if (!good) fail(timestamp, 0, "no such date or time");
         return days_from_civil(year, month, day) * 86'400 + hour * 3'600 + minute * 60 + second;
     }
 
@@ -122,45 +93,47 @@ private:
         std::int64_t ns = 0;
         int digits = 0;
         for (; is_digit(peek()); ++at_, ++digits) {
-            if (digits == 9) lines_->fail(at_ + 1, "more than nine fractional digits");
+            if (digits == 9) fail(timestamp, at_, "more than nine fractional digits");
             ns = ns * 10 + (peek() - '0');
         }
-        if (digits == 0) lines_->fail(at_ + 1, "expected fractional digits");
+        if (digits == 0) fail(timestamp, at_, "expected fractional digits");
         for (; digits < 9; ++digits) ns *= 10;
         return ns;
     }
 
-    void zone() {
-        for (const std::string_view utc : {std::string_view("+00:00"), std::string_view("Z")}) {
-            if (line_.substr(at_, utc.size()) == utc) {
-                at_ += utc.size();
-                return;
-            }
+    /// What the zone is ahead of UTC.
+    std::int64_t zone_s() {
+        const char sign = peek();
+        if (sign == 'Z') {
+            ++at_;
+            return 0;
         }
+        if (sign != '+' && sign != '-') return 0;
+        ++at_;
+        int minutes = 0;
+        constexpr std::string_view shape = "dd:dd";
+        std::array<int, 2> part{};
+        for (std::size_t i = 0; i < shape.size(); ++i, ++at_) {
+            const char c = peek();
+            if (shape[i] == 'd' ? !is_digit(c) : c != ':') fail(timestamp, at_, "expected a zone like +00:00");
+            if (shape[i] == 'd') part[i / 3] = part[i / 3] * 10 + (c - '0');
+        }
+        minutes = part[0] * 60 + part[1];
+        if (part[0] > 23 || part[1] > 59) fail(timestamp, 0, "no such zone");
+        return (sign == '-' ? -60 : 60) * static_cast<std::int64_t>(minutes);
     }
 
-    std::int64_t tokens(std::string_view column) {
-        const std::size_t from = at_;
-        std::int64_t value = 0;
-        for (; is_digit(peek()); ++at_) value = std::min(max_request_tokens + 1, value * 10 + (peek() - '0'));
-        if (at_ == from || (peek() != ',' && peek() != '\0'))
-            lines_->fail(from + 1, std::string(column) + " must be a whole number");
-        if (value < 1 || value > max_request_tokens)
-            lines_->fail(from + 1, std::string(column) + " " + std::string(line_.substr(from, at_ - from)) +
-                                       " is outside [1, " + std::to_string(max_request_tokens) + "]");
-        return value;
-    }
-
-    std::unique_ptr<LineReader> lines_;
-    bool headed_ = false;
-    std::string_view line_;
+    std::string_view text_;
     std::size_t at_ = 0;
     std::optional<std::int64_t> first_s_;
-    std::int64_t first_fraction_ = -1;
-    std::int64_t last_ = 0;
+    std::int64_t first_fraction_ = 0;
 };
 
 }  // namespace
+
+bool matches_azure(const TraceHead& head) {
+    return !head.json && (head.has("contexttokens") || head.text.substr(0, 9) == "TIMESTAMP");
+}
 
 std::vector<config::FieldDoc> azure_docs() {
     return {};

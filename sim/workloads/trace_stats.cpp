@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <map>
 #include <unordered_map>
 
 namespace kvsim {
@@ -59,30 +61,65 @@ private:
     std::size_t newest_ = none;
 };
 
-double percentile(const std::vector<std::int64_t>& sorted, double p) {
-    const double rank = static_cast<double>(sorted.size() - 1) * p;
-    const auto below = static_cast<std::size_t>(rank);
-    const std::size_t above = std::min(below + 1, sorted.size() - 1);
-    const auto a = static_cast<double>(sorted[below]);
-    return a + (static_cast<double>(sorted[above]) - a) * (rank - static_cast<double>(below));
-}
-
-LengthStats length_stats(std::vector<std::int64_t> lengths) {
-    LengthStats s;
-    std::sort(lengths.begin(), lengths.end());
-    for (const std::int64_t n : lengths) {
-        s.total += n;
-        const auto bin = static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(n)) - 1);
-        if (s.counts.size() <= bin) s.counts.resize(bin + 1);
-        ++s.counts[bin];
+/// How many rows have each length, in memory that does not grow with the rows.
+class LengthCounts {
+public:
+    void add(std::int64_t length) {
+        ++rows_;
+        if (length < dense) {
+            if (static_cast<std::size_t>(length) >= counts_.size()) counts_.resize(static_cast<std::size_t>(length) + 1);
+            ++counts_[static_cast<std::size_t>(length)];
+        } else {
+            ++long_[length];
+        }
     }
-    s.mean = static_cast<double>(s.total) / static_cast<double>(lengths.size());
-    s.p50 = percentile(lengths, 0.5);
-    s.p90 = percentile(lengths, 0.9);
-    s.p99 = percentile(lengths, 0.99);
-    s.max = lengths.back();
-    return s;
-}
+
+    [[nodiscard]] LengthStats stats() const {
+        LengthStats s;
+        constexpr std::array<double, 3> shares{0.5, 0.9, 0.99};
+        // The two neighbours of each quantile's rank.
+        std::array<std::int64_t, 3> below{};
+        std::array<std::int64_t, 3> above{};
+        std::int64_t seen = 0;
+        each([&](std::int64_t length, std::int64_t count) {
+            for (std::size_t k = 0; k < shares.size(); ++k) {
+                const auto rank = static_cast<std::int64_t>(static_cast<double>(rows_ - 1) * shares[k]);
+                if (rank >= seen && rank < seen + count) below[k] = length;
+                const std::int64_t next = std::min(rank + 1, rows_ - 1);
+                if (next >= seen && next < seen + count) above[k] = length;
+            }
+            seen += count;
+            s.total += length * count;
+            s.max = length;
+            const auto bin = static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(length)) - 1);
+            if (s.counts.size() <= bin) s.counts.resize(bin + 1);
+            s.counts[bin] += count;
+        });
+        const auto at = [&](std::size_t k) {
+            const double rank = static_cast<double>(rows_ - 1) * shares[k];
+            const auto a = static_cast<double>(below[k]);
+            return a + (static_cast<double>(above[k]) - a) * (rank - std::floor(rank));
+        };
+        s.mean = static_cast<double>(s.total) / static_cast<double>(rows_);
+        s.p50 = at(0);
+        s.p90 = at(1);
+        s.p99 = at(2);
+        return s;
+    }
+
+private:
+    template <class Use>
+    void each(Use&& use) const {
+        for (std::size_t length = 0; length < counts_.size(); ++length) {
+            if (counts_[length] > 0) use(static_cast<std::int64_t>(length), counts_[length]);
+        }
+        for (const auto& [length, count] : long_) use(length, count);
+    }
+    static constexpr std::int64_t dense = std::int64_t{1} << 20;
+    std::int64_t rows_ = 0;
+    std::vector<std::int64_t> counts_;
+    std::map<std::int64_t, std::int64_t> long_;
+};
 
 /// 1234567 -> "1,234,567".
 std::string grouped(std::int64_t n) {
@@ -115,11 +152,12 @@ void histogram(std::string& out, std::string_view title, const LengthStats& s) {
 
 }  // namespace
 
-TraceStats trace_stats(TraceReader& reader, const TraceOptions& options, const std::vector<std::int64_t>& capacities) {
+TraceStats trace_stats(TraceReader& reader, const std::vector<std::int64_t>& capacities) {
     TraceStats stats;
     stats.format = reader.format();
-    std::vector<std::int64_t> inputs;
-    std::vector<std::int64_t> outputs;
+    stats.timed = reader.times() == TraceTimes::recorded;
+    LengthCounts inputs;
+    LengthCounts outputs;
     std::vector<LruCache> caches(1, LruCache(0));
     stats.hits.push_back({});
     for (const std::int64_t capacity : capacities) {
@@ -141,10 +179,10 @@ TraceStats trace_stats(TraceReader& reader, const TraceOptions& options, const s
         }
         last_ns = t;
         ++stats.rows;
-        inputs.push_back(row.input_length);
-        outputs.push_back(row.output_length);
+        inputs.add(row.input_length);
+        outputs.add(row.output_length);
         if (row.hash_ids.empty()) continue;
-        stats.trace_block_size = options.trace_block_size;
+        stats.trace_block_size = row.block_size;
         stats.blocks += static_cast<std::int64_t>(row.hash_ids.size());
         for (std::size_t c = 0; c < caches.size(); ++c) {
             std::size_t hits = 0;
@@ -164,9 +202,10 @@ TraceStats trace_stats(TraceReader& reader, const TraceOptions& options, const s
         const double mean = stats.span_s / gaps;
         stats.gap_cv = std::sqrt(std::max(0.0, gap_squares / gaps - mean * mean)) / mean;
     }
-    stats.input = length_stats(std::move(inputs));
-    stats.output = length_stats(std::move(outputs));
+    stats.input = inputs.stats();
+    stats.output = outputs.stats();
     stats.unknown_keys = reader.unknown_keys();
+    stats.notes = reader.notes();
     return stats;
 }
 
@@ -174,12 +213,17 @@ std::string render(const TraceStats& s) {
     std::string out;
     out += fmt::format("format            {}\n", s.format);
     out += fmt::format("requests          {}\n", grouped(s.rows));
-    out += fmt::format("span              {:.1f} s\n", s.span_s);
-    out += fmt::format("rate              {:.3f} requests/s\n", s.rate);
-    out += fmt::format("inter-arrival CV  {:.2f}\n", s.gap_cv);
-    if (s.ticks * 2 < s.rows)
+    if (s.timed) {
+        out += fmt::format("span              {:.1f} s\n", s.span_s);
+        out += fmt::format("rate              {:.3f} requests/s\n", s.rate);
+        out += fmt::format("inter-arrival CV  {:.2f}\n", s.gap_cv);
+    } else {
+        out += "times             none: workload.arrivals says when requests come\n";
+    }
+    if (s.timed && s.ticks * 2 < s.rows)
         out += fmt::format("timestamps        {} distinct: requests arrive in batches of {:.1f}; consider trace.jitter\n",
                            grouped(s.ticks), static_cast<double>(s.rows) / static_cast<double>(s.ticks));
+    for (const std::string& note : s.notes) out += fmt::format("note              {}\n", note);
     for (const std::string& key : s.unknown_keys) out += fmt::format("unknown key       '{}', ignored\n", key);
 
     out += fmt::format("\n{:<8}{:>14}{:>11}{:>11}{:>11}{:>11}{:>11}\n", "tokens", "total", "mean", "p50", "p90", "p99", "max");

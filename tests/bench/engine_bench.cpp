@@ -8,6 +8,7 @@
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/engine/simulation.hpp"
+#include "kvsim/report/summary.hpp"
 #include "support.hpp"
 
 namespace kvsim::bench {
@@ -89,6 +90,17 @@ void price_mixed_step(benchmark::State& state) {
     state.SetItemsProcessed(state.iterations());
 }
 BENCHMARK(price_mixed_step);
+
+/// Points of a sweep: whole runs with their set-up and statistics, each thread its own; items are runs.
+void sweep_points(benchmark::State& state) {
+    for (auto _ : state) {
+        const app::Prepared p = prepared({"workload.requests=5000", "seed=" + std::to_string(state.thread_index() + 1)});
+        const Outcome outcome = simulate(p.options, *p.step_time, *p.router, *p.workload);
+        benchmark::DoNotOptimize(summarize(p.info, outcome));
+    }
+    state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(sweep_points)->Threads(1)->Threads(2)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace kvsim::bench

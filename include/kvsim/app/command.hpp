@@ -44,6 +44,8 @@ public:
     [[nodiscard]] std::vector<std::string> all(std::string_view name) const;
     /// Decimal digits with an optional minus. Throws UserError for anything else and outside [min, max].
     [[nodiscard]] std::optional<std::int64_t> integer(std::string_view name, std::int64_t min, std::int64_t max) const;
+    /// The same of every value of a repeatable option.
+    [[nodiscard]] std::vector<std::int64_t> integers(std::string_view name, std::int64_t min, std::int64_t max) const;
     /// One of `names`, the first when the option is absent. Throws UserError with the nearest name.
     [[nodiscard]] std::string choice(std::string_view name, std::span<const std::string_view> names) const;
 
@@ -69,5 +71,9 @@ int conformance_command(const std::vector<std::string>& args);
 int check_command(const std::vector<std::string>& args);
 int list_command(const std::vector<std::string>& args);
 int schema_command(const std::vector<std::string>& args);
+int selftest_command(const std::vector<std::string>& args);
+int workload_command(const std::vector<std::string>& args);
+int calibrate_command(const std::vector<std::string>& args);
+int validate_command(const std::vector<std::string>& args);
 
 }  // namespace kvsim::app

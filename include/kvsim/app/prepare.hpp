@@ -27,13 +27,14 @@ struct Prepared {
     RunInfo info;
 };
 
-/// Loads, applies `sets` ("key.path=value") in order and builds every piece. Everything wrong goes to `diagnostics`, an
-/// unreadable file too; the result is only meaningful when that is ok. `catalog`: a folder of own entries, or empty.
+/// Loads, lays the `overlays` (files) over it, applies `sets` ("key.path=value") in order and builds every piece. Everything
+/// wrong goes to `diagnostics`, an unreadable file too; the result is only meaningful when that is ok. `catalog`: a folder of
+/// own entries, or empty.
 Prepared prepare(const std::filesystem::path& file, const std::vector<std::string>& sets, config::Diagnostics& diagnostics,
-                 const std::filesystem::path& catalog = {});
+                 const std::filesystem::path& catalog = {}, const std::vector<std::string>& overlays = {});
 
 /// Prepares every file with the same `sets`. Throws one UserError with the errors of all of them.
 std::vector<Prepared> prepare_all(const std::vector<std::string>& files, const std::vector<std::string>& sets,
-                                  const std::filesystem::path& catalog = {});
+                                  const std::filesystem::path& catalog = {}, const std::vector<std::string>& overlays = {});
 
 }  // namespace kvsim::app

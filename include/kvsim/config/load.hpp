@@ -25,4 +25,8 @@ Value load_yaml(const std::filesystem::path& path, Diagnostics& diagnostics);
 /// key.path=value`.
 void apply_set(Value& root, std::string_view assignment, Diagnostics& diagnostics);
 
+/// Lays a map over a map tree: maps merge key by key, anything else replaces what stood there. A `step_time` or any other map
+/// that names another piece than the one below it replaces it whole.
+void merge(Value& root, const Value& overlay, Diagnostics& diagnostics);
+
 }  // namespace kvsim::config

@@ -1,5 +1,5 @@
 #pragma once
-// One step's batch: what schedule() decided and what update() will receive.
+// One step's batch of the per-request engine: what schedule() decided and what update() will receive.
 
 #include <cstdint>
 #include <vector>
@@ -23,7 +23,7 @@ struct BatchRow {
 
 struct Batch {
     std::int64_t step = 0;
-    std::vector<BatchRow> rows;  ///< the fast engine keeps counts instead
+    std::vector<BatchRow> rows;
     std::vector<RequestId> preempted;
     Bound bound = Bound::no_waiting;
     StepShape shape;
@@ -31,12 +31,6 @@ struct Batch {
     std::vector<WindowContext> windows;
     std::int64_t recomputed_tokens = 0;
     SimDuration duration{};
-
-    // The fast engine's rows: decoding requests by number, and those whose prefill ends in this step one by one.
-    std::int64_t number = 0;  ///< counts batches with rows
-    std::int64_t decoders = 0;
-    std::int64_t measured_decoders = 0;
-    std::vector<Slot> completing;
 
     [[nodiscard]] bool empty() const { return shape.sequences == 0; }
     void clear() {
@@ -48,9 +42,6 @@ struct Batch {
         shape = {};
         recomputed_tokens = 0;
         duration = {};
-        decoders = 0;
-        measured_decoders = 0;
-        completing.clear();
     }
 };
 

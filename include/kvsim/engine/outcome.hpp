@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -89,10 +90,14 @@ struct Counters {
     bool operator==(const Counters&) const = default;
 };
 
+struct RequestTotals;  // request_totals.hpp
+
 struct Outcome {
-    std::vector<RequestRecord> requests;
-    LogLinearHistogram itl{10};      ///< gaps between consecutive tokens of all measured requests, ns
-    LogLinearHistogram itl_all{10};  ///< the same over all requests; empty when no request is cut as warm-up
+    std::vector<RequestRecord> requests;              ///< empty where only totals are kept
+    std::shared_ptr<const RequestTotals> totals;      ///< of measured requests; null where records are kept
+    std::shared_ptr<const RequestTotals> totals_all;  ///< of all requests; null when none is cut as warm-up
+    LogLinearHistogram itl{10};                       ///< gaps between consecutive tokens of all measured requests, ns
+    LogLinearHistogram itl_all{10};                   ///< the same over all requests; empty when no request is cut as warm-up
     Integrals integrals;
     Counters counters;
     std::int64_t usable_blocks = 0;  ///< per replica

@@ -29,13 +29,58 @@ struct ReplicaState {
     std::int64_t waiting = 0;
     std::int64_t used_blocks = 0;
     std::int64_t preemptions = 0;
-    const Batch* in_progress = nullptr;  ///< null: idle
+    /// Of the step in progress; 0 when idle.
+    SimDuration step{};
+    std::int64_t batch_tokens = 0;
+    std::int64_t decode_rows = 0;
+};
+
+/// The prices of decode-only steps by their number of rows, each line asked for once.
+class DecodePrices {
+public:
+    explicit DecodePrices(const StepTimeModel& model) : model_(model) {}
+    /// Null: the model has no line.
+    [[nodiscard]] const DecodeLine* line(std::int64_t rows) {
+        const auto at = static_cast<std::size_t>(rows);
+        if (at >= lines_.size() || !lines_[at].asked) ask(at);
+        return lines_[at].has ? &lines_[at].line : nullptr;
+    }
+    [[nodiscard]] SimDuration price(const StepShape& shape) {
+        if (shape.chunks.empty() && shape.windows.empty() && shape.sampled == shape.decode_rows) {
+            if (const DecodeLine* const l = line(shape.decode_rows))
+                return round_step(l->base_ns + l->per_context_ns * static_cast<double>(shape.decode_context));
+        }
+        return model_.duration(shape);
+    }
+
+private:
+    struct Entry {
+        DecodeLine line;
+        bool asked = false;
+        bool has = false;
+    };
+    void ask(std::size_t rows) {
+        if (rows >= lines_.size()) lines_.resize(std::max<std::size_t>(2 * rows, 64));
+        const std::optional<DecodeLine> found = model_.decode_line(static_cast<std::int64_t>(rows));
+        lines_[rows] = {found.value_or(DecodeLine{}), true, found.has_value()};
+    }
+    const StepTimeModel& model_;
+    std::vector<Entry> lines_;
 };
 
 /// The clock over either engine (Engine or FastEngine): one main loop, no virtual call on the way.
 template <class AnyEngine>
 class Replica {
     static constexpr bool fast = std::is_same_v<AnyEngine, FastEngine>;
+    template <class E, bool>
+    struct BatchOf {
+        using type = kvsim::Batch;
+    };
+    template <class E>
+    struct BatchOf<E, true> {
+        using type = typename E::Batch;
+    };
+    using Batch = typename BatchOf<AnyEngine, fast>::type;
 
 public:
     using StepSink = std::function<void(const StepRecord&)>;
@@ -45,7 +90,7 @@ public:
     Replica(const EngineArgs& args, EngineListener& listener, const StepTimeModel& step_time, Integrals& integrals,
             Counters& counters, StepSink on_step, Extras&&... extras)
         : engine_(args, listener, std::forward<Extras>(extras)...),
-          step_time_(step_time),
+          prices_(step_time),
           counters_(counters),
           integrals_(integrals),
           on_step_(std::move(on_step)) {
@@ -57,7 +102,7 @@ public:
     /// The end of the batch in progress, or never.
     [[nodiscard]] SimTime next_time() const { return flying_ ? end_ : never; }
     /// Integration begins (first arrival of the run).
-    void begin(SimTime now) { integrated_ = now; }
+    void begin(SimTime now) { bound_since_ = idle_since_ = now; }
     [[nodiscard]] std::string describe() const { return engine_.describe(); }
     /// (request, received output tokens) of those still here when a run has stalled.
     [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const { return engine_.left_over(); }
@@ -65,15 +110,28 @@ public:
     /// Its requests preempt each other, or themselves, over and over and nobody gets a token: that never ends.
     [[nodiscard]] bool livelocked() const { return fruitless_preemptions_ > 1000 + 4 * engine_.unfinished(); }
     [[nodiscard]] ReplicaState state() const {
-        return {engine_.unfinished(),        engine_.outstanding_tokens(), engine_.running_count(),
-                engine_.waiting_count(),     engine_.used_blocks(),        preemptions_,
-                flying_ ? current_ : nullptr};
+        ReplicaState state{engine_.unfinished(),    engine_.outstanding_tokens(), engine_.running_count(),
+                           engine_.waiting_count(), engine_.used_blocks(),        preemptions_};
+        if (flying_) {
+            state.step = current_->duration;
+            state.batch_tokens = current_->shape.tokens;
+            state.decode_rows = current_->shape.decode_rows;
+        }
+        return state;
     }
 
     /// A request joins the waiting queue; an idle replica wakes at start_step().
     Slot enqueue(NewRequest& request, SimTime now) {
-        integrate(now);
-        const Slot slot = engine_.enqueue(request);
+        Slot slot{};
+        if constexpr (fast) {
+            engine_.join(engine_.accept(request));
+        } else {
+            slot = engine_.enqueue(request);
+        }
+        if (!waiting_) {
+            waiting_ = true;
+            waiting_since_ = now;
+        }
         if (!flying_) due_ = true;
         return slot;
     }
@@ -84,9 +142,10 @@ public:
             KVSIM_CHECK(false, "the fast engine does not abort");
             return {};
         } else {
-            integrate(now);
             if (!flying_) due_ = true;
-            return engine_.abort(slot);
+            const Aborted work = engine_.abort(slot);
+            account(now);
+            return work;
         }
     }
     void keep_gaps() {
@@ -96,7 +155,6 @@ public:
     /// If the batch in progress ends now, its results arrive.
     void finish_step(SimTime now) {
         if (!flying_ || end_ != now) return;
-        integrate(now);
         const bool waited = engine_.waiting_count() > 0;
         const std::int64_t before = engine_.unfinished();
         engine_.update(*current_, now);
@@ -106,59 +164,110 @@ public:
         due_ = true;
         // The trailing batch without rows leaves with the last request; one whose requests were all aborted still runs.
         if (engine_.unfinished() == 0 && next_->empty()) has_next_ = false;
-        if (record_open_) close_record(current_->step, now);
+        if constexpr (!fast) {
+            if (record_open_) close_record(current_->step, now);
+        }
     }
 
     /// Launches what can start now and runs schedule() as often as is due.
     void start_step(SimTime now) {
         if (flying_ || !due_) return;
-        integrate(now);
         due_ = false;
         if (has_next_ && !next_->empty()) {
             std::swap(current_, next_);
             launch(now);
         } else if (engine_.unfinished() == 0) {
-            bound_ = Bound::no_waiting;
+            set_bound(Bound::no_waiting, now);
             has_next_ = false;
         } else {
             schedule_until_rows(now);
         }
+        account(now);
     }
 
     /// May run ahead, over steps that end before `horizon` and in which nobody is admitted, preempted or finished.
     void run_ahead(SimTime horizon) {
         if constexpr (fast) {
             if (!flying_ || end_ >= horizon || !engine_.steady()) return;
-            const SimDuration passed = engine_.run_ahead(*current_, has_next_ ? next_ : nullptr, end_, integrated_, horizon,
-                                                         step_time_, integrals_, counters_);
-            add_constant_parts(passed.count());
-            integrated_ += passed;
+            Batch* const next = has_next_ ? next_ : nullptr;
+            const std::int64_t rows = engine_.decoders();
+            const DecodeLine* const line = prices_.line(rows);
+            if (!line) return;
+            const SimTime first_end = end_;
+            const SimDuration first_pending = next ? next->duration : SimDuration{};
+            const FastEngine::Ahead passed = engine_.run_ahead(*current_, next, end_, horizon, *line);
+            if (passed.steps == 0) return;
+            counters_.steps += passed.steps;
+            counters_.rows += passed.steps * rows;
+            counters_.tokens += passed.steps * rows;
+            integrals_.stepping += end_ - first_end + (next ? next->duration - first_pending : SimDuration{});
+            used_dt_ -= passed.block_instants;
+            reserved_dt_ -= passed.block_instants * engine_.slots_per_block() - passed.instants * rows;
+            used_ = engine_.used_blocks();
+            held_ = engine_.held();
+            integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_);
         }
     }
 
-    /// The state is constant between two instants at which something happens; called first at each.
-    void integrate(SimTime now) {
-        const std::int64_t dt = (now - integrated_).count();
-        if (dt == 0) return;
-        KVSIM_CHECK(dt > 0, "time never goes backwards");
-        integrated_ = now;
-        add_constant_parts(dt);
-        const std::int64_t used = engine_.used_blocks();
-        const HeldSlots held = engine_.held();
-        integrals_.blocks_used_dt += static_cast<Int128>(used) * dt;
-        integrals_.slots_token_dt += static_cast<Int128>(used * engine_.slots_per_block() - held.reserved - held.internal) * dt;
-        integrals_.slots_reserved_dt += static_cast<Int128>(held.reserved) * dt;
-        integrals_.slots_internal_dt += static_cast<Int128>(held.internal) * dt;
+    /// Closes every integral over time at the end of the run; nothing happens afterwards.
+    void settle(SimTime end) {
+        set_bound(bound_, end, true);
+        const std::int64_t t = end.time_since_epoch().count();
+        if (!flying_) integrals_.idle += end - idle_since_;
+        if (waiting_) integrals_.any_waiting += end - waiting_since_;
+        if (busy_) busy_dt_ += end - busy_since_;
+        used_dt_ += static_cast<Int128>(used_) * t;
+        reserved_dt_ += static_cast<Int128>(held_.reserved) * t;
+        internal_dt_ += static_cast<Int128>(held_.internal) * t;
+        const std::int64_t slots = engine_.slots_per_block();
+        integrals_.blocks_used_dt += used_dt_;
+        integrals_.slots_token_dt += used_dt_ * slots - reserved_dt_ - internal_dt_;
+        integrals_.slots_reserved_dt += reserved_dt_;
+        integrals_.slots_internal_dt += internal_dt_;
+        integrals_.slots_busy_dt += static_cast<Int128>(engine_.kv().usable() * slots) * busy_dt_.count();
     }
 
 private:
-    /// What running ahead over plain decode steps does not change.
-    void add_constant_parts(std::int64_t dt) {
-        integrals_.bound[static_cast<std::size_t>(bound_)] += SimDuration(dt);
-        if (!flying_) integrals_.idle += SimDuration(dt);
-        if (engine_.waiting_count() > 0) integrals_.any_waiting += SimDuration(dt);
-        if (engine_.running_count() > 0) {
-            integrals_.slots_busy_dt += static_cast<Int128>(engine_.kv().usable() * engine_.slots_per_block()) * dt;
+    void set_bound(Bound bound, SimTime now, bool closing = false) {
+        if (bound == bound_ && !closing) return;
+        integrals_.bound[static_cast<std::size_t>(bound_)] += now - bound_since_;
+        bound_ = bound;
+        bound_since_ = now;
+    }
+
+    /// The state changed at `now`. The integral of a value over time is its last value times the end of the run less the sum of
+    /// its changes, each times its instant; so only a change costs, and nothing between two of them.
+    void account(SimTime now) {
+        const std::int64_t t = now.time_since_epoch().count();
+        const std::int64_t used = engine_.used_blocks();
+        const HeldSlots held = engine_.held();
+        used_dt_ -= static_cast<Int128>(used - used_) * t;
+        reserved_dt_ -= static_cast<Int128>(held.reserved - held_.reserved) * t;
+        if constexpr (!fast) internal_dt_ -= static_cast<Int128>(held.internal - held_.internal) * t;
+        used_ = used;
+        held_ = held;
+        if (const bool waiting = engine_.waiting_count() > 0; waiting != waiting_) {
+            if (waiting_) integrals_.any_waiting += now - waiting_since_;
+            waiting_ = waiting;
+            waiting_since_ = now;
+        }
+        if (const bool busy = engine_.running_count() > 0; busy != busy_) {
+            if (busy_) busy_dt_ += now - busy_since_;
+            busy_ = busy;
+            busy_since_ = now;
+        }
+        if (flying_ == idle_) {
+            if (idle_) integrals_.idle += now - idle_since_;
+            idle_ = !flying_;
+            idle_since_ = now;
+        }
+    }
+
+    [[nodiscard]] static std::int64_t preempted(const Batch& batch) {
+        if constexpr (fast) {
+            return batch.preempted;
+        } else {
+            return static_cast<std::int64_t>(batch.preempted.size());
         }
     }
 
@@ -166,21 +275,27 @@ private:
     void schedule_until_rows(SimTime now) {
         const bool async = engine_.args().async_scheduling;
         do {
-            const std::int64_t before = has_next_ ? next_->step : StepRecord::none;
-            schedule_into(*current_, now);
-            if (async) {
-                if (record_open_) close_record(before, now);
-                has_next_ = current_->empty();
-                if (has_next_) {
-                    next_->clear();
-                    next_->step = current_->step;
+            if constexpr (fast) {
+                schedule_into(*current_, now);
+                has_next_ = async && current_->empty();
+                if (has_next_) next_->clear();
+            } else {
+                const std::int64_t before = has_next_ ? next_->step : StepRecord::none;
+                schedule_into(*current_, now);
+                if (async) {
+                    if (record_open_) close_record(before, now);
+                    has_next_ = current_->empty();
+                    if (has_next_) {
+                        next_->clear();
+                        next_->step = current_->step;
+                    }
+                } else if (current_->empty() && record_open_) {
+                    close_record(current_->step, now);
                 }
-            } else if (current_->empty() && record_open_) {
-                close_record(current_->step, now);
             }
-        } while (current_->empty() && !current_->preempted.empty());
+        } while (current_->empty() && preempted(*current_) > 0);
         if (current_->empty()) {
-            bound_ = Bound::no_waiting;  // idle
+            set_bound(Bound::no_waiting, now);  // idle
         } else {
             launch(now);
         }
@@ -196,12 +311,14 @@ private:
 
     void schedule_into(Batch& batch, SimTime now) {
         engine_.schedule(batch, now);
-        bound_ = batch.bound;
-        preemptions_ += static_cast<std::int64_t>(batch.preempted.size());
-        counters_.preemptions += static_cast<std::int64_t>(batch.preempted.size());
-        fruitless_preemptions_ += static_cast<std::int64_t>(batch.preempted.size());
+        set_bound(batch.bound, now);
+        if (const std::int64_t lost = preempted(batch); lost > 0) {
+            preemptions_ += lost;
+            counters_.preemptions += lost;
+            fruitless_preemptions_ += lost;
+        }
         if (!batch.empty()) {
-            batch.duration = step_time_.duration(batch.shape);
+            batch.duration = prices_.price(batch.shape);
             KVSIM_CHECK(batch.duration >= SimDuration(1), "a step takes at least 1 ns");
             ++counters_.steps;
             counters_.rows += batch.shape.sequences;
@@ -215,13 +332,15 @@ private:
             }
         }
         integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, engine_.used_blocks());
-        if (on_step_) open_record(batch, now);
+        if constexpr (!fast) {
+            if (on_step_) open_record(batch, now);
+        }
     }
 
-    void open_record([[maybe_unused]] const Batch& batch, SimTime now) {
+    void open_record(const Batch& batch, SimTime now) {
         KVSIM_CHECK(!record_open_, "a step's record closes before the next opens");
         record_ = {};
-        if constexpr (!fast) fill_scheduled(record_, engine_, batch);
+        fill_scheduled(record_, engine_, batch);
         record_.start = now;
         record_.duration = batch.duration;
         record_open_ = true;
@@ -230,13 +349,11 @@ private:
     /// `updated`: the step whose results came in with this one.
     void close_record(std::int64_t updated, SimTime now) {
         record_.updated_step = updated;
-        if constexpr (!fast) {
-            if (updated != StepRecord::none && current_->step == updated && !current_->empty()) {
-                record_.received = engine_.received();
-                record_.finished = engine_.finished();
-            }
-            fill_updated(record_, engine_);
+        if (updated != StepRecord::none && current_->step == updated && !current_->empty()) {
+            record_.received = engine_.received();
+            record_.finished = engine_.finished();
         }
+        fill_updated(record_, engine_);
         // An asynchronous batch is decided when its predecessor starts, and starts when that one ends, which is now.
         if (engine_.args().async_scheduling && !record_.scheduled.empty()) record_.start = now;
         record_open_ = false;
@@ -244,7 +361,7 @@ private:
     }
 
     AnyEngine engine_;
-    const StepTimeModel& step_time_;
+    DecodePrices prices_;
     Counters& counters_;
     Integrals& integrals_;
     StepSink on_step_;
@@ -256,8 +373,23 @@ private:
     bool has_next_ = false;  // next_ was scheduled (possibly without rows) and not launched yet
     bool due_ = false;       // schedule() should run at the next start_step()
     SimTime end_{};
-    SimTime integrated_{};
+
+    // The state as account() saw it last, since when, and what it has summed up.
     Bound bound_ = Bound::no_waiting;
+    bool idle_ = true;
+    bool waiting_ = false;
+    bool busy_ = false;
+    SimTime bound_since_{};
+    SimTime idle_since_{};
+    SimTime waiting_since_{};
+    SimTime busy_since_{};
+    SimDuration busy_dt_{};
+    std::int64_t used_ = 0;
+    HeldSlots held_;
+    Int128 used_dt_ = 0;
+    Int128 reserved_dt_ = 0;
+    Int128 internal_dt_ = 0;
+
     std::int64_t preemptions_ = 0;
     std::int64_t fruitless_preemptions_ = 0;  // since a token was last received
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kvsim/base/check.hpp"
 #include "kvsim/engine/kv_manager.hpp"
 #include "kvsim/model/workload.hpp"
 
@@ -44,20 +45,35 @@ public:
     [[nodiscard]] std::int32_t shareable_blocks(const std::vector<TokenRun>& content) const;
 
     /// As KvManager::lookup; remembers the path until the next call.
-    PrefixHit lookup(const Holding& holding, std::int64_t tokens);
+    PrefixHit lookup(const Holding& holding, std::int64_t tokens) {
+        return caching_ ? lookup_shared(holding, tokens) : PrefixHit{};
+    }
     /// Right after lookup(holding): takes the hit, then `fresh` more blocks.
-    void admit(Holding& holding, PrefixHit hit, std::int64_t fresh);
+    void admit(Holding& holding, PrefixHit hit, std::int64_t fresh) {
+        if (caching_) take_hit(holding, hit);
+        extend(holding, fresh);
+    }
     void extend(Holding& holding, std::int64_t blocks) {
         take(blocks);
         holding.own_blocks += static_cast<std::int32_t>(blocks);
     }
     /// For blocks whose holder is only counted (decoding requests): like extend() without the holding.
-    void take(std::int64_t blocks);
+    void take(std::int64_t blocks) {
+        KVSIM_CHECK(blocks <= free_, "blocks are only taken when they are free");
+        free_ -= blocks;
+        if (caching_) take_in_order(blocks);  // else nothing can be hit, so the order of the free list decides nothing
+    }
     /// Shareable full blocks below `upto` tokens become findable by others.
-    void publish(Holding& holding, std::int64_t upto);
+    void publish(Holding& holding, std::int64_t upto) {
+        if (caching_) publish_shared(holding, upto);
+    }
     /// Gives everything back, tail first. With `registered_tokens` >= 0 the request may come back and hit its own blocks below
     /// that.
-    void release(Holding& holding, std::int64_t registered_tokens);
+    void release(Holding& holding, std::int64_t registered_tokens) {
+        free_ += holding.own_blocks;
+        if (caching_) release_in_order(holding, registered_tokens);
+        holding.own_blocks = 0;
+    }
     /// The request will not come back: what it left in the free list cannot be hit any more.
     void forget(Holding& holding);
 
@@ -90,6 +106,12 @@ private:
         std::uint32_t node;
         std::int32_t blocks;  // of this node
     };
+
+    PrefixHit lookup_shared(const Holding& holding, std::int64_t tokens);
+    void take_hit(Holding& holding, PrefixHit hit);
+    void take_in_order(std::int64_t blocks);
+    void publish_shared(Holding& holding, std::int64_t upto);
+    void release_in_order(Holding& holding, std::int64_t registered_tokens);
 
     [[nodiscard]] std::vector<TokenRun> cut(const std::vector<TokenRun>& content, std::int64_t from_block,
                                             std::int64_t blocks) const;

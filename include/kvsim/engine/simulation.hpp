@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "kvsim/config/scenario.hpp"
 #include "kvsim/engine/outcome.hpp"
 #include "kvsim/engine/step_record.hpp"
 #include "kvsim/model/engine_args.hpp"
@@ -24,13 +25,16 @@ struct SimulationOptions {
     std::optional<std::int64_t> max_concurrency;  ///< requests issued and not finished; the others wait at the client
     /// Where requests wait at the client their latencies count from when they were meant to be sent, not from when they were.
     bool latency_from_intended = false;
-    bool itl_per_request = false;            ///< fill Outcome::itl_p99
+    bool note_client_queue = true;  ///< fill Outcome::client_queue; false where only the limit says when requests are sent
+    bool itl_per_request = false;   ///< fill Outcome::itl_p99
     std::optional<SimDuration> warmup_time;  ///< requests arriving earlier than this after the first are not measured
     std::optional<std::int64_t> warmup_requests;
     SimDuration timeline_interval{};                                       ///< 0: no timeline
     std::function<void(std::int64_t replica, const StepRecord&)> on_step;  ///< step log; keeps block identities
     std::function<void(const Outcome&, SimTime)> on_progress;              ///< called now and then (every few thousand events)
     EngineForm form = EngineForm::automatic;
+    bool keep_requests = true;  ///< false: Outcome::totals instead of records and names, so that memory does not grow
+    config::SloConfig slo;      ///< for those totals
     const std::atomic<bool>* stop = nullptr;  ///< set by a signal handler: run() throws Interrupted at the next event
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "kvsim/base/units.hpp"
 #include "kvsim/engine/outcome.hpp"
@@ -29,10 +30,14 @@ public:
         }
         in_second_ += count;
     }
-    /// For next() many times with the same counts: gaps go here, and add() is due before the first token at or after
-    /// second_end().
-    [[nodiscard]] LogLinearHistogram& measured_gaps() { return out_.itl; }
-    [[nodiscard]] LogLinearHistogram* all_gaps() { return cut_ ? &out_.itl_all : nullptr; }
+    /// next() for each of `gaps` with the same counts, all of them in the second that ends at second_end(); sum, low and high
+    /// as LogLinearHistogram::add_each() asks.
+    void next_each(std::span<const std::int64_t> gaps, std::int64_t count, std::int64_t measured, std::int64_t sum,
+                   std::int64_t low, std::int64_t high) {
+        out_.itl.add_each(gaps, measured, sum, low, high);
+        if (cut_) out_.itl_all.add_each(gaps, count, sum, low, high);
+        in_second_ += static_cast<std::int64_t>(gaps.size()) * count;
+    }
     [[nodiscard]] SimTime second_end() const { return second_end_; }
     [[nodiscard]] std::int64_t peak() const { return std::max(peak_, in_second_); }
     /// End of the second, counted from the first arrival, in which `now` falls.

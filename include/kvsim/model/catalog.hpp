@@ -186,8 +186,9 @@ public:
     [[nodiscard]] std::optional<StepTimeConstants> fitted_constants(const GpuSpec&, const config::Mark& at,
                                                                     config::Diagnostics&) const;
     /// Constants for the datasheet model: the median of all rows with this card's datasheet figures.
-    [[nodiscard]] std::optional<StepTimeConstants> median_constants(const GpuSpec&, const config::Mark& at,
-                                                                    config::Diagnostics&) const;
+    /// `left_out`: a row that takes no part, as if nobody had measured that card.
+    [[nodiscard]] std::optional<StepTimeConstants> median_constants(const GpuSpec&, const config::Mark& at, config::Diagnostics&,
+                                                                    std::string_view left_out = {}) const;
 
     struct Entry {
         std::string name;

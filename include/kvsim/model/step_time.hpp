@@ -37,6 +37,8 @@ struct StepShape {
     std::int64_t decode_context = 0;  ///< sum over decode rows of the context including the new token
     std::span<const PrefillChunk> chunks = {};
     std::span<const WindowContext> windows = {};  ///< one for each window of EngineArgs::kv_groups; may be empty
+    std::int64_t shortest_context = 0;            ///< of the decode rows; only for models that ask (needs_context_range)
+    std::int64_t longest_context = 0;
 };
 
 /// For a fixed number of decode rows a decode-only step is linear in the context sum: round(base_ns + per_context_ns * sum).
@@ -64,6 +66,8 @@ public:
         static_cast<void>(rows);
         return std::nullopt;
     }
+    /// Whether the price depends on shortest_context and longest_context; the per-request engine then keeps them.
+    [[nodiscard]] virtual bool needs_context_range() const { return false; }
     /// One line for the output: tier, source of the constants, expected error.
     [[nodiscard]] virtual std::string describe() const = 0;
     /// Front-end time between arrival and the waiting queue when the scenario sets none.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,36 +19,86 @@ struct TraceRow {
     SimTime time{};
     std::int64_t input_length = 0;        ///< tokens, [1, max_request_tokens]
     std::int64_t output_length = 0;       ///< tokens, [1, max_request_tokens]
-    std::vector<std::uint64_t> hash_ids;  ///< one per block of the prompt, the last one partial; empty: content unknown
+    std::vector<std::uint64_t> hash_ids;  ///< one per block of the prompt, the last one perhaps partial; what they do not cover
+                                          ///< nobody shares
+    std::int64_t block_size = 0;          ///< tokens per hash id
     std::int64_t priority = 0;
+    std::optional<SimDuration> think;    ///< arrives so long after its session's previous request left, not before `time`
+    std::optional<SimDuration> timeout;  ///< the client gives up so long after the arrival
     std::string request_id;
     std::string request_class;
     std::string session_id;
+    bool starts_session = false;  ///< with TraceTimes::per_session: the first row of its session
     bool operator==(const TraceRow&) const = default;
+
+    /// As new, storage kept.
+    void reset() {
+        hash_ids.clear();
+        priority = 0;
+        think.reset();
+        timeout.reset();
+        request_id.clear();
+        request_class.clear();
+        session_id.clear();
+        starts_session = false;
+    }
 };
 
 struct TraceOptions {
-    std::int64_t trace_block_size = 512;  ///< tokens per hash id; independent of the engine's block_size
+    std::optional<std::int64_t> trace_block_size{};  ///< tokens per hash id, independent of the engine's; unset: the format's
+    double characters_per_token = 4;                 ///< of formats that hold text: tokens = characters / this, rounded up
+    std::int64_t custom_output_len = 256;            ///< output of a vllm_custom row that says none
+    double sec_multiplier = 1;                       ///< timed_trace: seconds per unit of its timestamps
+    std::string prompt_tokens_field{};               ///< sharegpt, vllm_custom: the entry's field with the prompt's tokens
+    std::string output_tokens_field{};
+};
+
+/// What a format's times mean.
+enum class TraceTimes {
+    recorded,    ///< since the start of the run, sorted
+    none,        ///< there are none: `arrivals` gives them
+    per_session  ///< since the start of the row's session; rows come session by session, each sorted
 };
 
 class TraceReader {
 public:
     virtual ~TraceReader() = default;
-    /// The next row into `row` (reusing its storage), false at the end. Times never decrease. Whatever is wrong with the file
-    /// throws UserError `path:line:column: error: ...`.
+    /// The next row into `row` (reusing its storage), false at the end. Recorded times never decrease. Whatever is wrong with
+    /// the file throws UserError `path:line:column: error: ...`; after a RowError (sim/workloads/line_reader.hpp) the next row
+    /// can be read.
     virtual bool next(TraceRow& row) = 0;
     [[nodiscard]] virtual std::string_view format() const = 0;
+    [[nodiscard]] virtual TraceTimes times() const { return TraceTimes::recorded; }
+    /// Rows may have `think`, so that arrivals depend on completions. Known before the first row.
+    [[nodiscard]] virtual bool paced_by_completions() const { return false; }
+    /// Rows may have `timeout`. Known before the first row.
+    [[nodiscard]] virtual bool may_time_out() const { return false; }
     /// Keys the format does not know, met so far; they are ignored.
     [[nodiscard]] virtual std::vector<std::string> unknown_keys() const { return {}; }
+    /// What was left out or changed so far, with counts, a sentence each.
+    [[nodiscard]] virtual std::vector<std::string> notes() const { return {}; }
 };
 
 class LineReader;  // sim/workloads/line_reader.hpp
 
-using OpenTrace = std::unique_ptr<TraceReader> (*)(std::unique_ptr<LineReader>, const TraceOptions&);
-std::span<const Entry<OpenTrace>> trace_formats();
+/// The beginning of a file, for telling its format: the column names of a CSV header in lower case, or the top-level keys of
+/// the first object of a JSON text.
+struct TraceHead {
+    std::string_view text;  ///< the first bytes
+    bool json = false;
+    std::vector<std::string> names;
+    [[nodiscard]] bool has(std::string_view name) const;
+};
 
-/// `format` empty: found by content (a line starting with `{` is mooncake, the Azure header azure). An unknown format or an
-/// unreadable file throws UserError.
+struct TraceFormat {
+    bool (*matches)(const TraceHead&);
+    std::unique_ptr<TraceReader> (*open)(std::unique_ptr<LineReader>, const TraceOptions&);
+};
+/// The first one that matches is taken.
+std::span<const Entry<TraceFormat>> trace_formats();
+
+/// `format` empty: found by content. A folder is every .json, .jsonl, .json.gz and .jsonl.gz file in it, by name (formats of
+/// one session per file). gzip is found by content. An unknown format or an unreadable file throws UserError.
 std::unique_ptr<TraceReader> open_trace(const std::filesystem::path& path, std::string_view format, const TraceOptions&);
 /// The same over bytes in memory; `name` stands for the path in messages.
 std::unique_ptr<TraceReader> open_trace_text(std::string name, std::string text, std::string_view format, const TraceOptions&);

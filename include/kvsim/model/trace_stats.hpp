@@ -29,6 +29,7 @@ struct PrefixHits {
 
 struct TraceStats {
     std::string format;
+    bool timed = true;  ///< the trace has times; without them the figures of times mean nothing
     std::int64_t rows = 0;
     double span_s = 0;       ///< last arrival - first
     double rate = 0;         ///< rows / span; 0 when the span is
@@ -41,13 +42,14 @@ struct TraceStats {
     std::int64_t unique_blocks = 0;
     std::vector<PrefixHits> hits;  ///< the unlimited cache, then each capacity asked for
     std::vector<std::string> unknown_keys;
+    std::vector<std::string> notes;  ///< what was left out or changed
 };
 
 inline const std::vector<std::int64_t> default_cache_capacities{100'000, 50'000, 30'000, 10'000, 1'000};
 
-/// Reads the trace to its end. Capacities are in blocks, >= 1. An empty trace is a UserError.
-TraceStats trace_stats(TraceReader& reader, const TraceOptions& options,
-                       const std::vector<std::int64_t>& capacities = default_cache_capacities);
+/// Reads the trace to its end. Capacities are in blocks, >= 1. An empty trace is a UserError. Memory grows with the trace's
+/// distinct blocks, not with its rows.
+TraceStats trace_stats(TraceReader& reader, const std::vector<std::int64_t>& capacities = default_cache_capacities);
 
 /// The statistics as text, with a histogram of the lengths; ends in a newline.
 std::string render(const TraceStats& stats);

@@ -73,6 +73,8 @@ public:
     /// Whether no request's output tokens ever occur in another request's prompt or outputs (a preempted request looks up its
     /// outputs too).
     [[nodiscard]] virtual bool outputs_are_private() const { return false; }
+    /// What was left out or changed of the requests given so far, with counts, a sentence each.
+    [[nodiscard]] virtual std::vector<std::string> notes() const { return {}; }
     /// Requests in total when that is known beforehand (to reserve memory and show progress).
     [[nodiscard]] virtual std::optional<std::int64_t> size_hint() const { return std::nullopt; }
 };

@@ -28,6 +28,9 @@ public:
     virtual ~LengthLaw() = default;
     /// The length at probability u in (0, 1); non-decreasing in u.
     [[nodiscard]] virtual std::int64_t sample(double u) const = 0;
+    /// The u up to which sample() gives at most `length` (1 where it always does), within 2^-42; for tables (LengthTable).
+    /// Nullopt: as cheap as a table, or not known that well.
+    [[nodiscard]] virtual std::optional<double> up_to(std::int64_t /*length*/) const { return std::nullopt; }
 };
 
 /// `params` is the map the law was named in. Null after reporting.
@@ -67,7 +70,7 @@ std::span<const Entry<MakeArrivals>> arrival_processes();
 std::unique_ptr<ArrivalProcess> make_arrivals(const config::Value&, double rate_scale, std::uint64_t seed,
                                               config::Diagnostics&);
 
-/// What reports print as configured load; nullopt for a trace (or a workload that make_workload refuses).
+/// What reports print as configured load; nullopt for a trace's own times (or a workload that make_workload refuses).
 std::optional<ArrivalInfo> configured_arrivals(const config::WorkloadConfig&);
 
 /// Shared system prompts: a share of the requests starts with the tokens of one of `groups` prefixes, each equally likely.
@@ -96,14 +99,14 @@ std::unique_ptr<Workload> make_synthetic(SyntheticLaws laws, std::uint64_t seed)
 
 /// Jitter and limits of a replayed trace.
 struct ReplayOptions {
-    TraceOptions trace;
     SimDuration jitter{};                  ///< each row comes uniform [0, jitter) later, stream (seed, "trace_jitter", row)
     double rate_scale = 1;                 ///< recorded (and jittered) times are divided by it
     std::optional<std::int64_t> requests;  ///< the first rows of the file
     std::optional<SimDuration> duration;
 };
-/// Reads the first row at once, so that a wrong file is refused early; every problem of the file throws UserError
-/// `path:line:column: error: ...`, later rows when they are reached.
+/// Rows with TraceTimes::recorded. Reads the first one at once, so that a wrong file is refused early; every problem of the
+/// file throws UserError `path:line:column: error: ...`, later rows when they are reached. A row with `think` arrives that long
+/// after its session's previous row left, not before its time; think times are not scaled.
 std::unique_ptr<Workload> make_replay(std::unique_ptr<TraceReader>, const ReplayOptions&, std::uint64_t seed);
 
 }  // namespace kvsim

@@ -11,6 +11,9 @@ namespace kvsim {
 /// -mean * ln(1 - u).
 double exponential_quantile(double u, double mean);
 
+/// exponential_quantile(to_uniform(bits), 1) within 1e-15, by a logarithm of its own: the same on every libm, and cheap.
+double standard_exponential(std::uint64_t bits);
+
 /// Inverse of the standard normal CDF, relative error about 1e-16: Wichura, algorithm AS 241 (PPND16), Applied Statistics 37
 /// (1988). -inf at 0, +inf at 1.
 double normal_quantile(double p);
@@ -30,6 +33,7 @@ std::int64_t uniform_int(double u, std::int64_t low, std::int64_t high);
 /// Gamma with mean shape * scale, scale 1: Marsaglia and Tsang, ACM TOMS 26 (2000), for shape >= 1; below, the variate of
 /// shape + 1 times U^(1/shape). Shape 1 is exponential_quantile of one draw. It rejects, so how much it draws varies: give each
 /// variate a stream of its own.
+/// (Shape 1 takes standard_exponential.)
 double gamma_draw(Stream& stream, double shape);
 
 }  // namespace kvsim

@@ -11,17 +11,30 @@ namespace kvsim {
 using PhiloxCounter = std::array<std::uint32_t, 4>;
 using PhiloxKey = std::array<std::uint32_t, 2>;
 
+/// The keys of the ten rounds: they depend on the key alone, so a stream key keeps them.
+using PhiloxSchedule = std::array<PhiloxKey, 10>;
+constexpr PhiloxSchedule philox_schedule(PhiloxKey key) {
+    PhiloxSchedule schedule{};
+    for (PhiloxKey& round : schedule) {
+        round = key;
+        key[0] += 0x9E3779B9;
+        key[1] += 0xBB67AE85;
+    }
+    return schedule;
+}
+
 /// Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-constexpr PhiloxCounter philox4x32(PhiloxCounter counter, PhiloxKey key) {
-    for (int round = 0; round < 10; ++round) {
+constexpr PhiloxCounter philox4x32_scheduled(PhiloxCounter counter, const PhiloxSchedule& schedule) {
+    for (const PhiloxKey& key : schedule) {
         const std::uint64_t a = std::uint64_t{0xD2511F53} * counter[0];
         const std::uint64_t b = std::uint64_t{0xCD9E8D57} * counter[2];
         counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(b),
                    static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(a)};
-        key[0] += 0x9E3779B9;
-        key[1] += 0xBB67AE85;
     }
     return counter;
+}
+constexpr PhiloxCounter philox4x32(PhiloxCounter counter, PhiloxKey key) {
+    return philox4x32_scheduled(counter, philox_schedule(key));
 }
 
 /// 64 bits -> a double in the open interval (0, 1): an odd multiple of 2^-53, so neither 0 nor 1 occurs, 1 - u is exact and
@@ -35,18 +48,18 @@ constexpr double to_uniform(std::uint64_t bits) {
 class StreamKey {
 public:
     StreamKey(std::uint64_t seed, std::string_view purpose);
-    [[nodiscard]] PhiloxKey key() const { return key_; }
+    [[nodiscard]] PhiloxKey key() const { return schedule_.front(); }
     /// The first 64 bits of stream `index`.
     [[nodiscard]] std::uint64_t first_u64(std::uint64_t index) const {
         const PhiloxCounter block =
-            philox4x32({0, 0, static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32)}, key_);
+            philox4x32_scheduled({0, 0, static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32)}, schedule_);
         return (std::uint64_t{block[1]} << 32) | block[0];
     }
     /// The first uniform() of stream `index`: the cheap form for one draw per request.
     [[nodiscard]] double first_uniform(std::uint64_t index) const { return to_uniform(first_u64(index)); }
 
 private:
-    PhiloxKey key_;
+    PhiloxSchedule schedule_;
 };
 
 /// One stream; draw d of it is a pure function of (seed, purpose, index, d). Not copyable: a copy would repeat its draws.

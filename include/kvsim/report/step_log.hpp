@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +43,9 @@ std::string to_json(const StepLogSummary& summary, std::string_view end, std::sp
 class StepLog {
 public:
     StepLog(const std::filesystem::path& path, RequestNames names, std::int64_t replicas, std::int64_t usable_blocks);
+    StepLog(const StepLog&) = delete;
+    StepLog& operator=(const StepLog&) = delete;
+    ~StepLog();
 
     void add(std::int64_t replica, const StepRecord& record);
     /// `free` of the last line is the sum over replicas, `last_step` the largest.
@@ -51,6 +55,8 @@ private:
     AtomicFile file_;
     RequestNames names_;
     std::vector<StepLogSummary> summaries_;  // by replica
+    struct Text;
+    std::unique_ptr<Text> text_;
 };
 
 }  // namespace kvsim

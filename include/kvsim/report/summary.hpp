@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kvsim/engine/outcome.hpp"
+#include "kvsim/engine/request_totals.hpp"
 #include "kvsim/report/run_info.hpp"
 
 namespace kvsim {
@@ -108,17 +109,6 @@ struct Summary {
 
 /// Throws nothing of its own; an inconsistent Outcome is an InternalError.
 Summary summarize(const RunInfo& info, const Outcome& outcome);
-
-/// Output tokens after the first over the time they took: (e2e - ttft) / (n - 1), rounded to whole ns. nullopt: not completed,
-/// or one output token.
-std::optional<SimDuration> time_per_output_token(const RequestRecord& record);
-
-[[nodiscard]] bool completed(const RequestRecord& record);  ///< finished with length or stop
-
-/// Whether the request met every set limit; TPOT counts as 0 for one output token. nullopt where the request is in neither
-/// the numerator nor the denominator of slo_attainment (no SLO, unfinished, cancelled, failed). `itl_p99`: of the request's own
-/// gaps, negative without any (which meets every limit).
-std::optional<bool> slo_met(const RequestRecord& record, const config::SloConfig& slo, SimDuration itl_p99 = SimDuration(-1));
 
 /// Which limits hold for which request.
 class Slos {

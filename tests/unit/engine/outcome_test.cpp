@@ -1,5 +1,6 @@
 // What a run leaves behind, worked out by hand: warm-up marks, samples, bounds, integrals. Every step takes 10 ns.
 
+#include "kvsim/engine/request_totals.hpp"
 #include "support.hpp"
 
 using namespace kvsim;
@@ -173,4 +174,62 @@ TEST_CASE("outcome: the waste shares, slot by slot") {
         CHECK(o.integrals.slots_reserved_dt == 10);
         CHECK(o.integrals.slots_internal_dt == 20);
     });
+}
+
+TEST_CASE("outcome: totals in place of records count the same, also what a warm-up cuts, what is refused and what stalls") {
+    std::vector<Spec> specs;
+    for (std::int64_t i = 0; i < 5000; ++i) specs.push_back({i * 7, 1 + i % 60, 1 + i * i % 40});
+    specs[10].prompt = 500;        // refused
+    specs[20] = {140, 4, 120};     // stays while thousands pass
+    specs[4999] = {34'993, 1, 1};  // one output token: no TPOT
+    SimulationOptions options = roomy(true);
+    options.slo.ttft = SimDuration(5000);
+    for (const bool cut : {false, true}) {
+        if (cut) options.warmup_requests = 100;
+        for (const EngineForm form : {EngineForm::per_request, EngineForm::fast}) {
+            options.form = form;
+            options.keep_requests = true;
+            const Outcome kept = run(options, specs);
+            options.keep_requests = false;
+            const Outcome added = run(options, specs);
+            CHECK(added.requests.empty());
+            CHECK(added.counters == kept.counters);
+            REQUIRE(added.totals);
+            REQUIRE((added.totals_all != nullptr) == cut);
+            RequestTotals measured;
+            RequestTotals all;
+            for (const RequestRecord& r : kept.requests) {
+                all.add(r, options.slo);
+                if (r.measured) measured.add(r, options.slo);
+            }
+            const auto same = [](const RequestTotals& a, const RequestTotals& b) {
+                CHECK(a.counts.requests == b.counts.requests);
+                CHECK(a.counts.completed == b.counts.completed);
+                CHECK(a.counts.rejected == b.counts.rejected);
+                CHECK(a.counts.met == b.counts.met);
+                CHECK(a.counts.output_tokens == b.counts.output_tokens);
+                CHECK(a.counts.first_arrival == b.counts.first_arrival);
+                CHECK(a.counts.last_completion == b.counts.last_completion);
+                for (const auto h : {&RequestTotals::prompt, &RequestTotals::output, &RequestTotals::ttft, &RequestTotals::tpot,
+                                     &RequestTotals::e2e, &RequestTotals::queue}) {
+                    CHECK((a.*h).count() == (b.*h).count());
+                    CHECK((a.*h).mean() == (b.*h).mean());
+                    for (const double q : {0.0, 0.1, 0.5, 0.99, 1.0}) CHECK((a.*h).quantile(q) == (b.*h).quantile(q));
+                }
+            };
+            same(*added.totals, measured);
+            if (cut) same(*added.totals_all, all);
+            CHECK(measured.counts.met > 0);
+            CHECK(measured.counts.met < measured.counts.completed);
+        }
+    }
+    // Two requests that never fit together with what they grow to: the run stalls, and they count as unfinished.
+    options = roomy();
+    options.keep_requests = false;
+    options.engine.num_gpu_blocks = 5;
+    options.engine.scheduler_reserve_full_isl = false;
+    const Outcome stalled = run(options, {{0, 4, 100}, {0, 4, 100}});
+    CHECK(!stalled.stall_report.empty());
+    CHECK(stalled.totals->counts.requests == 2);
+    CHECK(stalled.totals->counts.completed == 0);
 }

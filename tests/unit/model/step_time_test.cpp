@@ -110,7 +110,7 @@ TEST_CASE("constant and affine") {
     CHECK(refusal("constant", none).size() == 1);
     CHECK(refusal("affine", none, "{model: affine, c1: 5ms}").size() == 1);
     CHECK(refusal("affine", none, "{model: affine}").size() == 1);
-    CHECK(refusal("table", none)[0].find("not supported by this version") != std::string::npos);
+    CHECK(refusal("table", none)[0].find("needs its folder") != std::string::npos);
     CHECK(refusal("rooflin", none)[0].find("roofline") != std::string::npos);
     CHECK(refusal("fitted", none).size() == 2);
     CHECK(refusal("fitted", deployment("Llama-3.1-8B", "MI300X"))[0].find("roofline") != std::string::npos);

@@ -5,6 +5,8 @@
 #include <map>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/random/distribution.hpp"
+#include "kvsim/random/stream.hpp"
 #include "sample_run.hpp"
 
 using namespace kvsim;
@@ -297,6 +299,42 @@ TEST_CASE("summary: percentiles from a histogram are close to the exact ones") {
     CHECK(s.ttft.mean == doctest::Approx(110));
     CHECK(s.ttft.p90 == doctest::Approx(176).epsilon(0.0005));
     CHECK(s.e2e.p99 == doctest::Approx(1473).epsilon(0.0005));
+}
+
+TEST_CASE("summary: a histogram's percentiles are within 2^-11 of the exact ones, whatever the law of the latencies") {
+    Stream stream(5, "laws");
+    for (int law = 0; law < 5; ++law) {
+        CAPTURE(law);
+        Outcome o = sample_outcome();
+        const RequestRecord one = o.requests[0];
+        o.requests.assign(20'000, one);
+        double drift = 1;
+        for (RequestRecord& r : o.requests) {
+            const double u = stream.uniform();
+            drift += 9.0 / 20'000;
+            const double at[] = {lognormal_quantile(u, 18, 1), exponential_quantile(u, 3e8), 1e6 + 1e9 * u,
+                                 drift * lognormal_quantile(u, 17, 1), u < 0.98 ? 2e7 : 1e9 * u};
+            r.queue = SimDuration(0);
+            r.ttft = SimDuration(static_cast<std::int64_t>(at[law]) + 1);
+            r.e2e = 3 * r.ttft;
+            r.output_tokens = 5;
+        }
+        RunInfo info = sample_info();
+        const Summary exact = summarize(info, o);
+        info.exact_percentiles = false;
+        const Summary binned = summarize(info, o);
+        for (const auto column : {&Summary::ttft, &Summary::e2e, &Summary::tpot}) {
+            const Distribution& a = exact.*column;
+            const Distribution& b = binned.*column;
+            CHECK(b.count == a.count);
+            CHECK(b.min == a.min);
+            CHECK(b.max == a.max);
+            CHECK(b.mean == doctest::Approx(a.mean).epsilon(1e-14));
+            CHECK(b.standard_deviation == doctest::Approx(a.standard_deviation).epsilon(2e-3));
+            for (const auto p : {&Distribution::p50, &Distribution::p90, &Distribution::p95, &Distribution::p99})
+                CHECK(std::abs(b.*p - a.*p) <= a.*p * (0x1p-11 + 1e-12));
+        }
+    }
 }
 
 TEST_CASE("slo: limits are inclusive, TPOT is not rounded, only judged requests count") {

@@ -11,7 +11,7 @@ TraceStats stats_of(const std::string& file) {
     const auto path = test::shared_trace(file);
     if (!path) return {};
     const auto reader = open_trace(*path, "", {});
-    return trace_stats(*reader, {});
+    return trace_stats(*reader);
 }
 
 std::vector<std::int64_t> hits(const TraceStats& s) {
@@ -88,7 +88,7 @@ TEST_CASE("ideal LRU hits of a small trace, by hand") {
 )";
     const TraceOptions options{4};
     const auto reader = open_trace_text("t.jsonl", text, "", options);
-    const TraceStats s = trace_stats(*reader, options, {3, 1});
+    const TraceStats s = trace_stats(*reader, {3, 1});
     CHECK(hits(s) == std::vector<std::int64_t>{2 + 1 + 3, 2 + 0 + 3, 0});
     CHECK(s.blocks == 10);
     CHECK(s.unique_blocks == 4);
@@ -110,5 +110,5 @@ TEST_CASE("ideal LRU hits of a small trace, by hand") {
 
 TEST_CASE("a trace without rows has no statistics") {
     const auto reader = open_trace_text("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\r\n", "", {});
-    CHECK_THROWS_WITH_AS(static_cast<void>(trace_stats(*reader, {})), "t.csv:1:1: error: the trace has no rows", UserError);
+    CHECK_THROWS_WITH_AS(static_cast<void>(trace_stats(*reader)), "t.csv:1:1: error: the trace has no rows", UserError);
 }

@@ -40,8 +40,8 @@ std::string row(const std::string& timestamp, const std::string& extra = "") {
 
 const std::string azure = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n";
 
-std::unique_ptr<Workload> replay(const std::string& text, const ReplayOptions& options) {
-    return make_replay(open_trace_text("t", text, "", options.trace), options, 1);
+std::unique_ptr<Workload> replay(const std::string& text, const ReplayOptions& options, const TraceOptions& trace = {}) {
+    return make_replay(open_trace_text("t", text, "", trace), options, 1);
 }
 
 }  // namespace
@@ -142,12 +142,18 @@ TEST_CASE("Mooncake rows that are wrong are named with line and column") {
         {row("0", R"(, "hash_ids": 7)"), "t:1:69: error: hash_ids must be a list, not '7'"},
         {row("0", R"(, "hash_ids": null)"), "t:1:69: error: hash_ids must be a list, not null"},
         {row("0", R"(, "n": 2)"), "t:1:62: error: 'n' other than 1 is not supported by this version"},
-        {row("0", R"(, "think_ms": 5)"), "t:1:69: error: 'think_ms' is not supported by this version"},
-        {row("0", R"(, "timeout_ms": 5)"), "t:1:71: error: 'timeout_ms' is not supported by this version"},
+        {row("0", R"(, "think_ms": 5)"), "t:1:69: error: think_ms needs a session_id"},
+        {row("0", R"(, "think_ms": -5)"), "t:1:69: error: think_ms must not be negative"},
+        {row("0", R"(, "timeout_ms": "x")"), "t:1:71: error: timeout_ms must be a number of milliseconds, not text"},
+        {row("0", R"(, "trace_block_size": 0)"), "t:1:77: error: trace_block_size 0 is outside [1, 1073741823]"},
+        {row("0", R"(, "trace_block_size": 8)") + row("0", R"(, "trace_block_size": 4)"),
+         "t:2:77: error: trace_block_size 4 is not the 8 of the rows before or of the scenario"},
         {row("200") + row("199.5"), "t:2:15: error: timestamp 199.5 is before the previous row's 200; rows must be sorted"},
         {row("0") + "\n" + row("1"), "t:3:1: error: a row after blank line 2"},
         {"", "t:1:1: error: the trace is empty or starts with a blank line"},
-        {"hello\n", "t:1:1: error: neither a Mooncake trace (JSON lines) nor an Azure one (CSV with TIMESTAMP first)"},
+        {"hello\n",
+         "t:1:1: error: no known trace format (timed_trace, guidellm, mooncake, azure, burstgpt, vidur, sharegpt, vllm_custom, "
+         "llmservingsim, weka)"},
         {row("0", ", \"x\": " + std::string(100, '[')), "t:1:95: error: nested too deeply"},
     };
     for (const Case& c : cases) CHECK(first_line(failure(c.text)) == c.message);
@@ -176,23 +182,24 @@ TEST_CASE("Azure rows that are wrong are named with line and column") {
     };
     const std::string good = "2023-11-16 18:15:46.6805900,374,44\r\n";
     const std::vector<Case> cases{
-        {"TIMESTAMP,Context\n" + good, "t:1:1: error: the header must be 'TIMESTAMP,ContextTokens,GeneratedTokens'"},
+        {"TIMESTAMP,Context\n" + good, "t:1:1: error: the header lacks 'contexttokens', 'generatedtokens'"},
         {azure + good + "2023-11-16 18:15:46.6805899,374,44",
          "t:3:1: error: timestamp before the previous row's; rows must be sorted"},
         {azure + "2023-02-29 18:15:46,374,44", "t:2:1: error: no such date or time"},
         {azure + "2023-11-16 24:15:46,374,44", "t:2:1: error: no such date or time"},
-        {azure + "2023-11-16T18:15:46,374,44", "t:2:11: error: expected a timestamp like 2023-11-16 18:15:46.6805900"},
+        {azure + "2023-11-16x18:15:46,374,44", "t:2:11: error: expected a timestamp like 2023-11-16 18:15:46.6805900"},
         {azure + "2023-11-16 18:15:46.,374,44", "t:2:21: error: expected fractional digits"},
         {azure + "2023-11-16 18:15:46.0123456789,374,44", "t:2:30: error: more than nine fractional digits"},
-        {azure + "2023-11-16 18:15:46,374,0\n", "t:2:25: error: GeneratedTokens 0 is outside [1, 1073741823]"},
-        {azure + "2023-11-16 18:15:46,0,3\n", "t:2:21: error: ContextTokens 0 is outside [1, 1073741823]"},
+        {azure + "2023-11-16 18:15:46,374,0\n", "t:2:25: error: generatedtokens 0 is outside [1, 1073741823]"},
+        {azure + "2023-11-16 18:15:46,0,3\n", "t:2:21: error: contexttokens 0 is outside [1, 1073741823]"},
         {azure + "2023-11-16 18:15:46,99999999999999999999,3\n",
-         "t:2:21: error: ContextTokens 99999999999999999999 is outside [1, 1073741823]"},
-        {azure + "2023-11-16 18:15:46,3.5,3\n", "t:2:21: error: ContextTokens must be a whole number"},
-        {azure + "2023-11-16 18:15:46,-3,3\n", "t:2:21: error: ContextTokens must be a whole number"},
-        {azure + "2023-11-16 18:15:46,374", "t:2:24: error: the line ends early; is the file truncated?"},
-        {azure + "2023-11-16 18:15:46,374,", "t:2:25: error: GeneratedTokens must be a whole number"},
-        {azure + "2023-11-16 18:15:46,374,44,1", "t:2:27: error: text after the third field"},
+         "t:2:21: error: contexttokens 99999999999999999999 is outside [1, 1073741823]"},
+        {azure + "2023-11-16 18:15:46,3.5,3\n", "t:2:21: error: contexttokens must be a whole number"},
+        {azure + "2023-11-16 18:15:46,-3,3\n", "t:2:21: error: contexttokens must be a whole number"},
+        {azure + "2023-11-16 18:15:46,374",
+         "t:2:24: error: the line ends early: 2 fields, the header has 3; is the file truncated?"},
+        {azure + "2023-11-16 18:15:46,374,", "t:2:25: error: generatedtokens must be a whole number"},
+        {azure + "2023-11-16 18:15:46,374,44,1", "t:2:1: error: 4 fields, the header has 3"},
         {azure + good + "\n" + good, "t:4:1: error: a row after blank line 3"},
         {azure + "1000-11-16 18:15:46,3,4\n9999-11-16 18:15:46,3,4", "t:3:1: error: timestamp too far from the first row's"},
         {azure, "t:1:1: error: the trace has no rows"},
@@ -205,7 +212,7 @@ TEST_CASE("hash ids become runs of token ids") {
                              "\n"
                              R"({"timestamp": 0, "input_length": 14, "output_length": 1})"
                              "\n";
-    const auto w = replay(text, {{4}, {}, 1, {}, {}});
+    const auto w = replay(text, {{}, 1, {}, {}}, {4});
     const auto a = test::drain(*w);
     REQUIRE(a.size() == 2);
     CHECK(a[0].prompt == std::vector<TokenRun>{{28, 8}, {12, 6}});
@@ -216,22 +223,22 @@ TEST_CASE("hash ids become runs of token ids") {
 
 TEST_CASE("limits and rate_scale of a replay") {
     const std::string text = row("0", R"(, "request_id": "a")") + row("1000") + row("1000") + row("3000");
-    CHECK(test::drain(*replay(text, {{}, {}, 1, 2, {}})).size() == 2);
-    CHECK(test::drain(*replay(text, {{}, {}, 1, {}, std::chrono::seconds(1)})).size() == 3);
-    const auto slow = test::drain(*replay(text, {{}, {}, 0.5, {}, {}}));
+    CHECK(test::drain(*replay(text, {{}, 1, 2, {}})).size() == 2);
+    CHECK(test::drain(*replay(text, {{}, 1, {}, std::chrono::seconds(1)})).size() == 3);
+    const auto slow = test::drain(*replay(text, {{}, 0.5, {}, {}}));
     REQUIRE(slow.size() == 4);
     CHECK(test::ns(slow[1]) == 2'000'000'000);
     CHECK(test::ns(slow[3]) == 6'000'000'000);
     CHECK(slow[0].external_id == "a");
     CHECK(slow[1].external_id.empty());
     // Rows past the limit are not looked at.
-    CHECK(test::drain(*replay(row("0") + row("1") + "garbage", {{}, {}, 1, 2, {}})).size() == 2);
+    CHECK(test::drain(*replay(row("0") + row("1") + "garbage", {{}, 1, 2, {}})).size() == 2);
 }
 
 TEST_CASE("jitter spreads a tick and the stream stays sorted") {
     std::string text;
     for (int i = 0; i < 300; ++i) text += row(std::to_string(i / 30 * 3000), ", \"priority\": " + std::to_string(i));
-    const auto a = test::drain(*replay(text, {{}, std::chrono::seconds(4), 1, {}, {}}));
+    const auto a = test::drain(*replay(text, {std::chrono::seconds(4), 1, {}, {}}));
     REQUIRE(a.size() == 300);
     std::vector<bool> seen(300);
     int overtaken = 0;
@@ -278,7 +285,15 @@ TEST_CASE("a trace file, by the scenario") {
     CHECK(test::workload_error("trace: {format: azure}").find("lacks the key 'path'") != std::string::npos);
     CHECK(test::workload_error("trace: {path: t.jsonl}\nprompt_tokens: 5").find("prompt_tokens does not go with trace") !=
           std::string::npos);
-    CHECK_THROWS_WITH_AS(static_cast<void>(open_trace(folder, "mooncake", {})->next(*std::make_unique<TraceRow>())),
-                         (folder.string() + ": error: cannot read the trace: Is a directory").c_str(), UserError);
+    std::ofstream(folder / "u.jsonl") << row("0");
+    CHECK_THROWS_WITH_AS(
+        static_cast<void>(open_trace(folder, "mooncake", {})),
+        (folder.string() + ": error: a folder of mooncake files; only sessions and conversations are read from several")
+            .c_str(),
+        UserError);
+    std::filesystem::create_directories(folder / "empty");
+    CHECK_THROWS_WITH_AS(static_cast<void>(open_trace(folder / "empty", "", {})),
+                         ((folder / "empty").string() + ": error: the folder holds no .json or .jsonl file").c_str(),
+                         UserError);
     std::filesystem::remove_all(folder);
 }

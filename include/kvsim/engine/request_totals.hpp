@@ -1,0 +1,48 @@
+#pragma once
+// What a set of requests adds up to, in memory that does not grow with their number.
+
+#include <cstdint>
+#include <optional>
+
+#include "kvsim/base/histogram.hpp"
+#include "kvsim/config/scenario.hpp"
+#include "kvsim/engine/outcome.hpp"
+
+namespace kvsim {
+
+/// Output tokens after the first over the time they took: (e2e - ttft) / (n - 1), rounded to whole ns. nullopt: not completed,
+/// or one output token.
+std::optional<SimDuration> time_per_output_token(const RequestRecord& record);
+
+/// Finished with length or stop.
+[[nodiscard]] inline bool completed(const RequestRecord& record) {
+    return record.finish == FinishReason::length || record.finish == FinishReason::stop;
+}
+
+/// Whether the request met every set limit; TPOT counts as 0 for one output token. nullopt where the request is in neither
+/// the numerator nor the denominator of slo_attainment (no SLO, unfinished, cancelled, failed). `itl_p99`: of the request's own
+/// gaps, negative without any (which meets every limit).
+std::optional<bool> slo_met(const RequestRecord& record, const config::SloConfig& slo, SimDuration itl_p99 = SimDuration(-1));
+
+/// Counts and sums; lengths and latencies are over completed requests.
+struct RequestCounts {
+    std::int64_t requests = 0, completed = 0, rejected = 0, timed_out = 0, cancelled = 0, met = 0;
+    std::int64_t prompt_tokens = 0, output_tokens = 0;  ///< of completed requests
+    std::int64_t preemptions = 0, preempted_requests = 0, recomputed_tokens = 0;
+    SimTime first_arrival = never;
+    SimTime last_completion{};
+
+    /// The record is final: its request has left, or the run has ended. A completed request whose times are out of order is an
+    /// InternalError.
+    void add(const RequestRecord& record, const config::SloConfig& slo);
+};
+
+/// RequestCounts and a histogram of each quantity: tokens, ns. An order statistic is within 2^-11 (0.049 %) relative.
+struct RequestTotals {
+    RequestCounts counts;
+    LogLinearHistogram prompt{10}, output{10}, ttft{10}, tpot{10}, e2e{10}, queue{10};
+
+    void add(const RequestRecord& record, const config::SloConfig& slo);
+};
+
+}  // namespace kvsim
