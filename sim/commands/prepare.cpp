@@ -54,6 +54,23 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
     return info;
 }
 
+/// Whether requests are meant to be sent at different times.
+bool has_timetable(const Prepared& p) {
+    if (p.info.request_rate) return std::isfinite(*p.info.request_rate);
+    const config::WorkloadConfig& workload = p.scenario.workload;
+    if (workload.trace.is_null()) return true;
+    config::Diagnostics told;  // everything was checked when it was prepared
+    const auto rows = make_workload(workload, static_cast<std::uint64_t>(p.scenario.seed), p.scenario.file.parent_path(), told);
+    Arrival arrival;
+    std::optional<SimTime> first;
+    while (const auto time = rows ? rows->next_time() : std::nullopt) {
+        if (first && *time != *first) return true;
+        first = time;
+        rows->pop(arrival);
+    }
+    return false;
+}
+
 }  // namespace
 
 Prepared prepare(const std::filesystem::path& file, const std::vector<std::string>& sets, config::Diagnostics& diagnostics,
@@ -88,8 +105,9 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
                               needs_clients(p.scenario.workload) || p.scenario.workload.max_concurrency ||
                               p.scenario.slo.itl_p99;
     // Where all requests come at once, only the limit says when each is meant to be sent.
-    const bool timetable = !p.info.request_rate || std::isfinite(*p.info.request_rate);
-    p.options.latency_from_intended = p.options.keep_requests && timetable && !p.scenario.workload.latency_from_sent;
+    p.options.note_client_queue = p.options.max_concurrency ? has_timetable(p) : true;
+    p.options.latency_from_intended =
+        p.options.keep_requests && p.options.note_client_queue && !p.scenario.workload.latency_from_sent;
     p.options.itl_per_request = p.scenario.slo.itl_p99.has_value();
     for (const config::ClassConfig& c : p.scenario.workload.classes)
         p.options.itl_per_request = p.options.itl_per_request || (c.slo && c.slo->itl_p99);

@@ -247,7 +247,8 @@ private:
             out_.attempts[id] = arrival_.attempt;
             ++out_.counters.retries;
         }
-        if (const SimDuration waited = now_ - arrival_.time; waited > SimDuration::zero()) out_.client_queue[id] = waited;
+        if (const SimDuration waited = now_ - arrival_.time; waited > SimDuration::zero() && options_.note_client_queue)
+            out_.client_queue[id] = waited;
     }
 
     /// Routes a request that fits; it joins its replica's queue when the front end is done with it.

@@ -456,8 +456,9 @@ private:
             call.output_tokens = call.recorded.output_tokens;
             call.name = call.recorded.external_id;
             if (call.prompt.empty() && c.laws.retry) {
-                call.own_run = 0;
-                call.prompt.push_back({0, call.prompt_tokens});
+                // Named by its place in the trace, as the trace's own contents are.
+                call.prompt.push_back({own_prompt_base(static_cast<RequestId>(call.index)), call.prompt_tokens});
+                call.own_run = call.prompt.size();
             }
             return;
         }

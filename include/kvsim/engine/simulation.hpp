@@ -25,7 +25,8 @@ struct SimulationOptions {
     std::optional<std::int64_t> max_concurrency;  ///< requests issued and not finished; the others wait at the client
     /// Where requests wait at the client their latencies count from when they were meant to be sent, not from when they were.
     bool latency_from_intended = false;
-    bool itl_per_request = false;            ///< fill Outcome::itl_p99
+    bool note_client_queue = true;  ///< fill Outcome::client_queue; false where only the limit says when requests are sent
+    bool itl_per_request = false;   ///< fill Outcome::itl_p99
     std::optional<SimDuration> warmup_time;  ///< requests arriving earlier than this after the first are not measured
     std::optional<std::int64_t> warmup_requests;
     std::optional<std::int64_t> measured_end;                              ///< requests from this id on are not measured
