@@ -487,7 +487,16 @@ void apply_log(const LogFigures& log, const std::string& file, bool several_tabl
         settings.set("engine.num_gpu_blocks_override", std::to_string(*log.blocks), from);
         settings.erase("engine.kv_cache_memory_bytes");
     } else if (log.tokens && !several_tables) {
-        settings.set("engine.num_gpu_blocks_override", std::to_string(*log.tokens / block), from + ": tokens / block_size");
+        std::int64_t blocks = *log.tokens / block;
+        const auto version = log.version ? parse_engine_version("vllm-" + *log.version) : std::nullopt;
+        const Setting* length = settings.find("engine.max_model_len");
+        if (version && version->at_least(0, 21) && length != nullptr) {
+            // From 0.21 on the line is floor(blocks / blocks of a longest request x max_model_len).
+            const std::int64_t longest = std::stoll(length->value);
+            if (*log.tokens < 1'000'000'000'000 && longest <= 1'000'000'000)
+                blocks = ceil_div(*log.tokens * ceil_div(longest, block), longest);
+        }
+        settings.set("engine.num_gpu_blocks_override", std::to_string(blocks), from + ": tokens / block_size");
         settings.erase("engine.kv_cache_memory_bytes");
     } else if (log.kv && *log.kv > 0) {
         settings.set("engine.kv_cache_memory_bytes", gib(*log.kv), from);
