@@ -241,10 +241,15 @@ void read_command(const std::vector<std::string>& all, Settings& settings) {
     const auto is_program = [](const std::string& word, std::string_view name) {
         return word == name || word.ends_with("/" + std::string(name));
     };
-    static const std::regex ending(R"(\|\|?|&&?|;|[0-9]?>.*|[0-9]?<.*)");
+    const auto ends = [](const std::string& word) {
+        constexpr std::array<std::string_view, 5> operators{"|", "||", "&", "&&", ";"};
+        if (std::find(operators.begin(), operators.end(), word) != operators.end()) return true;
+        const std::size_t digit = !word.empty() && word[0] >= '0' && word[0] <= '9' ? 1 : 0;
+        return word.size() > digit && word[digit] == '>';  // `> log`, `2>&1`
+    };
     std::vector<std::string> words;
     for (const std::string& word : all) {
-        if (std::regex_match(word, ending)) break;
+        if (ends(word)) break;
         words.push_back(word);
     }
     std::size_t at = 0;
@@ -262,7 +267,7 @@ void read_command(const std::vector<std::string>& all, Settings& settings) {
             if (at < words.size() && words[at] == "serve") ++at;
             positional = true;
             static const std::regex tag(R"(:v?([0-9]+\.[0-9]+\.[0-9]+)[A-Za-z0-9.+-]*$)");
-            if (std::smatch m; std::regex_search(words[i], m, tag))
+            if (std::smatch m; words[i].size() < 300 && std::regex_search(words[i], m, tag))
                 settings.set("engine.version", "vllm-" + m[1].str(), "image");
         }
     }

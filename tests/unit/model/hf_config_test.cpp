@@ -170,7 +170,7 @@ TEST_CASE("config.json: what is wrong is named, all at once") {
     odd["num_key_value_heads"] = -8;
     CHECK(refusal(odd.dump()).find("num_key_value_heads") != std::string::npos);
     odd["num_key_value_heads"] = 0;
-    CHECK(refusal(odd.dump()).find("kv_heads") != std::string::npos);
+    CHECK(refusal(odd.dump()).find("num_key_value_heads must be positive") != std::string::npos);
     odd = llama;
     odd["quantization_config"] = {{"quant_method", "aqlm"}};
     CHECK(refusal(odd.dump()).find("quantization_config") != std::string::npos);
