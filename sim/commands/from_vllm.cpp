@@ -235,28 +235,50 @@ void read_speculation(const std::string& text, Settings& settings) {
     settings.notes.push_back("speculative decoding: its memory is counted, its speed-up is not simulated");
 }
 
-void read_command(const std::vector<std::string>& words, Settings& settings) {
-    std::size_t at = 0;
-    // Environment assignments, launchers and the program itself stand before the first argument.
-    const auto starts = [&](std::string_view tail) {
-        return at < words.size() && (words[at] == tail || words[at].ends_with("/" + std::string(tail)));
+void read_command(const std::vector<std::string>& all, Settings& settings) {
+    // Environment assignments, launchers (sudo, nohup, uv run, docker run ...) and the program itself stand before the first
+    // argument; a pipe or a redirection ends the arguments.
+    const auto is_program = [](const std::string& word, std::string_view name) {
+        return word == name || word.ends_with("/" + std::string(name));
     };
-    while (at < words.size() && words[at].find('=') != std::string::npos && words[at][0] != '-') ++at;
+    const auto ends = [](const std::string& word) {
+        constexpr std::array<std::string_view, 5> operators{"|", "||", "&", "&&", ";"};
+        if (std::find(operators.begin(), operators.end(), word) != operators.end()) return true;
+        const std::size_t digit = !word.empty() && word[0] >= '0' && word[0] <= '9' ? 1 : 0;
+        return word.size() > digit && word[digit] == '>';  // `> log`, `2>&1`
+    };
+    std::vector<std::string> words;
+    for (const std::string& word : all) {
+        if (ends(word)) break;
+        words.push_back(word);
+    }
+    std::size_t at = 0;
     bool positional = false;
-    if (starts("vllm")) {
-        ++at;
-        if (!starts("serve")) throw UserError("error: expected `vllm serve MODEL ...`");
-        ++at;
-        positional = true;
-    } else if (at < words.size() && words[at].find("python") != std::string::npos) {
-        const auto module = std::find(words.begin() + static_cast<std::ptrdiff_t>(at), words.end(), "-m");
-        if (module == words.end() || module + 1 == words.end() || !(module + 1)->starts_with("vllm.")) {
-            throw UserError("error: expected `python -m vllm.entrypoints.openai.api_server ...`");
+    for (std::size_t i = 0; i < words.size() && at == 0; ++i) {
+        const std::string next = i + 1 < words.size() ? words[i + 1] : "";
+        if (is_program(words[i], "vllm") && next == "serve") {
+            at = i + 2;
+            positional = true;
+        } else if (words[i] == "-m" && next.starts_with("vllm.")) {
+            at = i + 2;
+        } else if (const std::size_t image = words[i].find("vllm-openai"); image != std::string::npos && words[i][0] != '-') {
+            at = i + 1;
+            if (is_program(next, "vllm")) ++at;
+            if (at < words.size() && words[at] == "serve") ++at;
+            positional = true;
+            static const std::regex tag(R"(:v?([0-9]+\.[0-9]+\.[0-9]+)[A-Za-z0-9.+-]*$)");
+            if (std::smatch m; words[i].size() < 300 && std::regex_search(words[i], m, tag))
+                settings.set("engine.version", "vllm-" + m[1].str(), "image");
         }
-        at = static_cast<std::size_t>(module - words.begin()) + 2;
-    } else {
+    }
+    if (at == 0) {
+        const bool vllm = std::any_of(words.begin(), words.end(), [&](const std::string& w) { return is_program(w, "vllm"); });
+        const bool python =
+            std::any_of(words.begin(), words.end(), [](const std::string& w) { return w.find("python") != std::string::npos; });
+        if (vllm) throw UserError("error: expected `vllm serve MODEL ...`");
+        if (python) throw UserError("error: expected `python -m vllm.entrypoints.openai.api_server ...`");
         throw UserError("error: expected a command line such as 'vllm serve MODEL --max-model-len 8192', not '" +
-                        excerpt(words.empty() ? std::string() : words[at < words.size() ? at : 0]) + "'");
+                        excerpt(words.empty() ? std::string() : words[0]) + "'");
     }
     std::vector<std::string_view> names;
     for (const Flag& flag : flags) names.push_back(flag.name);
@@ -311,6 +333,10 @@ void read_command(const std::vector<std::string>& words, Settings& settings) {
             case Kind::integer:
             case Kind::bytes: {
                 const std::string text = need();
+                if (word == "max-model-len" && (text == "auto" || text == "-1")) {
+                    settings.notes.push_back(shown + " " + text + ": the model's own length is taken");
+                    break;
+                }
                 const std::string number = human_integer(text);
                 if (number.empty() || (known->kind == Kind::integer && number != text)) {
                     throw UserError("error: " + shown + " must be a whole number, not '" + excerpt(text) + "'");
@@ -346,7 +372,7 @@ std::string without_commas(std::string text) {
 }
 
 /// What a start-up log of vLLM (0.4 to 0.2x) prints of the memory; the last line of a kind counts for figures, the smallest for
-/// blocks (one line a rank, the least decides).
+/// blocks and KV bytes (one line a rank, the least decides).
 struct LogFigures {
     std::optional<std::string> version, gpu;
     std::optional<std::int64_t> blocks, tokens, max_model_len, max_num_batched_tokens, block_size;
@@ -396,17 +422,24 @@ LogFigures read_log(const std::string& text) {
     const auto least = [](std::optional<std::int64_t>& into, std::optional<std::int64_t> value) {
         if (value && (!into || *value < *into)) into = value;
     };
+    static const std::regex colour("\x1b\\[[0-9;]*[A-Za-z]");
+    static const std::regex device(R"(device_name=([A-Za-z0-9_-]+?)(?:,|\.json|$|['" ]))");
     std::smatch m;
     bool v0 = false;
     for (std::size_t at = 0; at < text.size();) {
         const std::size_t stop = std::min(text.find('\n', at), text.size());
-        const std::string line = text.substr(at, std::min<std::size_t>(stop - at, 4000));
+        std::string line = text.substr(at, std::min<std::size_t>(stop - at, 4000));
+        if (line.find('\x1b') != std::string::npos) line = std::regex_replace(line, colour, "");
         at = stop + 1;
         if (std::regex_search(line, m, version) && !out.version) out.version = m[1];
         if (line.find("a V0 LLM engine") != std::string::npos) v0 = true;
         if (std::regex_search(line, m, blocks)) least(out.blocks, integer(m[1].matched ? m[1].str() : m[2].str()));
         if (std::regex_search(line, m, tokens)) least(out.tokens, integer(m[1]));
-        if (std::regex_search(line, m, available)) out.kv = number(m[1]);
+        if (std::regex_search(line, m, device)) out.gpu = m[1];
+        if (std::regex_search(line, m, available)) {
+            const std::optional<double> kv = number(m[1]);
+            if (kv && (!out.kv || *kv < *out.kv)) out.kv = kv;  // one line a rank
+        }
         if (std::regex_search(line, m, weights)) out.weights = number(m[1]);
         if (std::regex_search(line, m, activation)) out.activation = number(m[1]);
         if (std::regex_search(line, m, non_torch)) out.non_torch = number(m[1]);
@@ -417,6 +450,22 @@ LogFigures read_log(const std::string& text) {
     }
     if (v0 && out.version) *out.version += "-v0";
     return out;
+}
+
+/// NVIDIA_GeForce_RTX_4090 -> RTX-4090; empty: not in the catalogue.
+std::string gpu_of_device(std::string name, const Catalog& catalog) {
+    for (const std::string_view maker : {"NVIDIA_", "GeForce_", "AMD_Instinct_"}) {
+        if (name.starts_with(maker)) name.erase(0, maker.size());
+    }
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto known = [&catalog](const std::string& gpu) {
+        config::Diagnostics ignored;
+        return catalog.gpu(gpu, {}, ignored).has_value();
+    };
+    if (known(name)) return name;
+    const std::size_t dash = name.rfind('-');  // MI300X-OAM; a size or form factor in that place is another card
+    const bool module = dash != std::string::npos && (name.substr(dash) == "-OAM" || name.substr(dash).starts_with("-HBM"));
+    return module && known(name.substr(0, dash)) ? name.substr(0, dash) : "";
 }
 
 void apply_log(const LogFigures& log, const std::string& file, bool several_tables, Settings& settings) {
@@ -437,11 +486,22 @@ void apply_log(const LogFigures& log, const std::string& file, bool several_tabl
     const Setting* size = settings.find("engine.block_size");
     std::int64_t block = 16;
     if (size != nullptr) block = std::stoll(size->value);
+    // The printed tokens are those of all ranks that share a context.
+    if (const Setting* ranks = settings.find("hardware.decode_context_parallel_size")) block *= std::stoll(ranks->value);
     if (log.blocks) {
         settings.set("engine.num_gpu_blocks_override", std::to_string(*log.blocks), from);
         settings.erase("engine.kv_cache_memory_bytes");
     } else if (log.tokens && !several_tables) {
-        settings.set("engine.num_gpu_blocks_override", std::to_string(*log.tokens / block), from + ": tokens / block_size");
+        std::int64_t blocks = *log.tokens / block;
+        const auto version = log.version ? parse_engine_version("vllm-" + *log.version) : std::nullopt;
+        const Setting* length = settings.find("engine.max_model_len");
+        if (version && version->at_least(0, 21) && length != nullptr) {
+            // From 0.21 on the line is floor(blocks / blocks of a longest request x max_model_len).
+            const std::int64_t longest = std::stoll(length->value);
+            if (*log.tokens < 1'000'000'000'000 && longest <= 1'000'000'000)
+                blocks = ceil_div(*log.tokens * ceil_div(longest, block), longest);
+        }
+        settings.set("engine.num_gpu_blocks_override", std::to_string(blocks), from + ": tokens / block_size");
         settings.erase("engine.kv_cache_memory_bytes");
     } else if (log.kv && *log.kv > 0) {
         settings.set("engine.kv_cache_memory_bytes", gib(*log.kv), from);
@@ -510,6 +570,10 @@ int from_vllm_command(const std::vector<std::string>& args) {
     diagnostics.throw_if_errors();
     if (const auto log = given->text("log")) {
         const LogFigures figures = read_log(read_file(*log, std::size_t{1} << 28));
+        if (figures.gpu && settings.find("hardware.gpu") == nullptr) {
+            if (const std::string gpu = gpu_of_device(*figures.gpu, catalog); !gpu.empty())
+                settings.set("hardware.gpu", gpu, "log: device_name");
+        }
         if (figures.block_size) settings.set("engine.block_size", std::to_string(*figures.block_size), "log");
         apply_log(figures, *log, model->attention.size() > 1, settings);
     }

@@ -100,6 +100,8 @@ const Schema<ModelFields>& model_schema() {
         f("parameters_billion", &ModelSpec::parameters_billion, "published parameter count, for display", config::positive),
         f("parameters", &ModelSpec::parameters, "parameter count; replaces the one computed from the shape",
           config::at_least_one),
+        f("attention_quantized", &ModelSpec::attention_quantized, "false: attention stays in 16 bit, whatever `dtype`")
+            .by_default("true"),
         f("tie_embeddings", &ModelSpec::tie_embeddings, "the head shares the embedding's weights").by_default("false"),
         f("qkv_bias", &ModelSpec::qkv_bias, "query, key and value projections have a bias").by_default("false"),
         f("qk_norm", &ModelSpec::qk_norm, "queries and keys are normalised").by_default("false"),
@@ -218,6 +220,9 @@ std::string ModelSpec::problem() const {
     if (d(layers) * (d(hidden) + d(mla.kv_lora_rank) + d(mla.q_lora_rank) + 1) * widest > 1e16 ||
         d(layers) * d(kv_heads) * d(head_dim) > 1e12 || parameters > 1'000'000'000'000'000) {
         return "its shape is beyond any model";
+    }
+    if (moe.first_dense_layers > layers) {
+        return "moe.first_dense_layers " + std::to_string(moe.first_dense_layers) + " exceeds layers " + std::to_string(layers);
     }
     if (max_context > 1'000'000'000) return "max_context " + std::to_string(max_context) + " is beyond any model";
     if (kv_heads < 1 || head_dim < 1) return "kv_heads and head_dim must be at least 1";

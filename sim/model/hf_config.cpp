@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "kvsim/base/text.hpp"
 #include "kvsim/model/catalog.hpp"
@@ -16,7 +17,7 @@ using nlohmann::json;
 /// Where the experts' figures stand.
 enum class Experts { none, mixtral, qwen, routed, llama4, gpt_oss, jamba, gemma4, granite };
 /// What the layers attend to when the file has no layer_types.
-enum class Mix { plain, mla, every_second, gemma3, llama4, gated_delta, jamba, nemotron_h, mamba, opt };
+enum class Mix { plain, mla, every_second, every_fourth, gemma3, llama4, gated_delta, jamba, nemotron_h, mamba, opt, classic };
 
 struct Known {
     std::string_view type;
@@ -72,6 +73,19 @@ constexpr std::array known_types{Known{"llama", Mix::plain},
                                  Known{"nemotron_h", Mix::nemotron_h},
                                  Known{"mamba", Mix::mamba},
                                  Known{"mamba2", Mix::mamba},
+                                 Known{"glm4_moe_lite", Mix::mla, Experts::routed},
+                                 Known{"phimoe", Mix::plain, Experts::mixtral, true},
+                                 Known{"glm4", Mix::plain},
+                                 Known{"olmo2", Mix::plain, Experts::none, false, true},
+                                 Known{"seed_oss", Mix::plain, Experts::none, true},
+                                 Known{"smollm3", Mix::plain, Experts::none, false, false, true},
+                                 Known{"cohere", Mix::plain, Experts::none, false, false, true},
+                                 Known{"cohere2", Mix::every_fourth, Experts::none, false, false, true},
+                                 Known{"gpt2", Mix::classic, Experts::none, true, false, true},
+                                 Known{"gpt_bigcode", Mix::classic, Experts::none, true, false, true},
+                                 Known{"gpt_neox", Mix::classic, Experts::none, true},
+                                 Known{"falcon", Mix::classic, Experts::none, false, false, true},
+                                 Known{"starcoder2", Mix::classic, Experts::none, true, false, true},
                                  Known{"opt", Mix::opt, Experts::none, true, false, true}};
 
 /// Looks keys up in text_config first, then at the top, and remembers every problem.
@@ -138,12 +152,16 @@ std::string joined(const std::vector<std::string>& words) {
 std::string weight_dtype(const json* quantization, const std::string& plain) {
     if (quantization == nullptr) return plain;
     if (!quantization->is_object()) return "";
-    const std::string method = quantization->value("quant_method", std::string());
+    const auto word = [](const json& object, const char* key) {
+        const auto it = object.find(key);
+        return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
+    };
+    const std::string method = word(*quantization, "quant_method");
     const auto bits = [&](const json& object, const char* key, int otherwise) {
         const auto it = object.find(key);
         return it != object.end() && it->is_number_integer() ? it->get<int>() : otherwise;
     };
-    if (method == "fp8" || method == "fbgemm_fp8") return "fp8";
+    if (method == "fp8" || method == "fbgemm_fp8" || method == "ptpc_fp8") return "fp8";
     if (method == "mxfp4") return "mxfp4";
     if (method == "bitsandbytes") {
         const auto on = [&](const char* key) {
@@ -152,9 +170,12 @@ std::string weight_dtype(const json* quantization, const std::string& plain) {
         };
         return on("load_in_8bit") || on("_load_in_8bit") ? "int8" : "bitsandbytes";
     }
-    if (method == "modelopt" || method == "nvfp4") {
-        const std::string algorithm =
-            quantization->value("quant_algo", method == "nvfp4" ? std::string("NVFP4") : std::string());
+    if (method.empty() || method.starts_with("modelopt") || method == "nvfp4") {
+        // ModelOpt writes the algorithm at the top or below `quantization`, and not always a method.
+        std::string algorithm = word(*quantization, "quant_algo");
+        const auto nested = quantization->find("quantization");
+        if (algorithm.empty() && nested != quantization->end() && nested->is_object()) algorithm = word(*nested, "quant_algo");
+        if (algorithm.empty() && (method == "nvfp4" || method == "modelopt_fp4")) algorithm = "NVFP4";
         return algorithm == "NVFP4" ? "nvfp4" : algorithm == "FP8" ? "fp8" : "";
     }
     if (method == "awq" || method == "gptq" || method == "awq_marlin" || method == "gptq_marlin" || method == "auto-round") {
@@ -170,10 +191,35 @@ std::string weight_dtype(const json* quantization, const std::string& plain) {
         if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) return "";
         const json& weights = group["weights"];
         const int n = bits(weights, "num_bits", 0);
-        if (n == 8) return weights.value("type", std::string()) == "float" ? "fp8" : "int8";
-        return n != 4 ? "" : weights.value("type", std::string()) == "float" ? "nvfp4" : "awq";
+        if (n == 8) return word(weights, "type") == "float" ? "fp8" : "int8";
+        return n != 4 ? "" : word(weights, "type") == "float" ? "nvfp4" : "awq";
     }
     return "";
+}
+
+/// Whether the list of what quantization left out names the attention of every layer: by one pattern, or layer by layer.
+bool attention_left_out(const json* quantization, std::int64_t layers) {
+    if (quantization == nullptr || !quantization->is_object()) return false;
+    constexpr std::string_view attention = "self_attn";
+    std::set<std::string> numbers;
+    for (const char* key : {"modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules"}) {
+        const auto list = quantization->find(key);
+        if (list == quantization->end() || !list->is_array()) continue;
+        for (const json& item : *list) {
+            if (!item.is_string()) continue;
+            const auto name = item.get<std::string>();
+            const std::size_t found = name.find(attention);
+            if (found == std::string::npos || name.find("vis") != std::string::npos) continue;
+            const std::string before = name.substr(0, found);
+            const std::size_t digit = before.find_first_of("0123456789");
+            if (digit != std::string::npos) {
+                numbers.insert(before.substr(digit, before.find_first_not_of("0123456789", digit) - digit));
+            } else if (name.find_first_not_of("*.$", found + attention.size()) == std::string::npos) {
+                return true;
+            }
+        }
+    }
+    return static_cast<std::int64_t>(numbers.size()) >= layers;
 }
 
 bool is_dtype(std::string_view name) {
@@ -446,6 +492,11 @@ void read_layers(Reader& r, const Known& known, const std::string& type, ModelSp
             case Mix::every_second:
                 fill("sliding", [](std::int64_t l) { return l % 2 == 1; });
                 break;
+            case Mix::every_fourth: {
+                const std::int64_t pattern = interval({"sliding_window_pattern"}, 4);
+                fill("sliding", [&](std::int64_t l) { return (l + 1) % pattern == 0; });
+                break;
+            }
             case Mix::gemma3: {
                 const std::int64_t pattern = interval({"sliding_window_pattern", "_sliding_window_pattern"}, 6);
                 fill("sliding", [&](std::int64_t l) { return (l + 1) % pattern == 0; });
@@ -512,7 +563,7 @@ void read_layers(Reader& r, const Known& known, const std::string& type, ModelSp
     }
 }
 
-/// A vision tower: four attention matrices and an MLP a layer. Patches and projectors are small beside it.
+/// A vision tower: four attention matrices and an MLP a layer. Patches are small beside it.
 std::int64_t encoder_parameters(const json& top) {
     const auto vision = top.find("vision_config");
     if (vision == top.end() || !vision->is_object()) return 0;
@@ -531,7 +582,17 @@ std::int64_t encoder_parameters(const json& top) {
     const std::int64_t wide = number({"intermediate_size"});
     const std::string type = vision->value("model_type", std::string());
     const std::int64_t matrices = type == "pixtral" || type == "qwen2_5_vl" ? 3 : 2;
-    return layers > 1000 ? 0 : layers * (4 * hidden * hidden + matrices * hidden * (wide > 0 ? wide : 4 * hidden));
+    if (layers > 1000) return 0;
+    std::int64_t sum = layers * (4 * hidden * hidden + matrices * hidden * (wide > 0 ? wide : 4 * hidden));
+    // Qwen: an MLP takes 2 x 2 merged patches to the decoder's width; with deepstack several do.
+    if (const std::int64_t out = number({"out_hidden_size"}); out > 0) {
+        const auto deep = vision->find("deepstack_visual_indexes");
+        const std::int64_t mergers =
+            1 + (deep != vision->end() && deep->is_array() ? static_cast<std::int64_t>(deep->size()) : 0);
+        const std::int64_t merged = 4 * hidden;
+        if (mergers <= layers) sum += mergers * merged * (merged + out);
+    }
+    return sum;
 }
 
 }  // namespace
@@ -548,6 +609,8 @@ std::optional<ModelSpec> read_hf_config(std::string_view text, std::string name,
         const auto nested = top.find("text_config");
         const json inner = nested != top.end() && nested->is_object() ? *nested : json::object();
         Reader r(top, inner);
+        if (nested != top.end() && !nested->is_null() && !nested->is_object())
+            r.wrong.emplace_back("text_config must be an object");
 
         const auto lookup = [](const std::string& wanted) {
             return std::find_if(known_types.begin(), known_types.end(), [&](const Known& k) { return k.type == wanted; });
@@ -579,18 +642,26 @@ std::optional<ModelSpec> read_hf_config(std::string_view text, std::string name,
         const auto need_or = [&](std::initializer_list<const char*> keys, std::int64_t gemma_default) {
             return gemma3 ? r.maybe(keys).value_or(gemma_default) : r.need(keys);
         };
+        const bool classic = known->mix == Mix::classic;
         m.layers = r.need({"num_hidden_layers", "n_layer"});
         if (m.layers > 100'000) {
             // Nothing below may count that far.
             r.wrong.push_back("num_hidden_layers " + std::to_string(m.layers) + " is beyond any model");
             return fail(joined(r.wrong));
         }
-        m.hidden = r.need({"hidden_size", "d_model"});
+        m.hidden = r.need({"hidden_size", "d_model", "n_embd"});
         m.vocab = need_or({"vocab_size"}, 262208);
-        const std::int64_t declared =
-            pure_state ? r.maybe({"max_position_embeddings"}).value_or(2048) : need_or({"max_position_embeddings"}, 131072);
+        std::int64_t declared = 0;
+        if (pure_state || type == "falcon") {
+            declared = r.maybe({"max_position_embeddings"}).value_or(2048);
+        } else if (type.starts_with("cohere")) {  // vLLM asks for Cohere's own key first
+            declared = r.need({"model_max_length", "max_position_embeddings"});
+        } else {
+            declared = need_or({"max_position_embeddings", "n_positions"}, 131072);
+        }
         const json* scaling = r.find("rope_scaling");
         if (scaling == nullptr) scaling = r.find("rope_parameters");
+        if (scaling != nullptr && !scaling->is_object()) r.wrong.emplace_back("rope_scaling must be an object");
         m.max_context = gemma3 ? declared : scaled_context(declared, scaling);
         if (pure_state) {
             read_state(r, *known, type, m);
@@ -603,8 +674,13 @@ std::optional<ModelSpec> read_hf_config(std::string_view text, std::string name,
             group.layers = m.layers;
             m.attention = {group};
         } else {
-            m.heads = need_or({"num_attention_heads"}, 8);
-            if (opt) {
+            m.heads = need_or({"num_attention_heads", "n_head"}, 8);
+            if (classic) {
+                const bool one = r.flag("multi_query", type == "falcon" || type == "gpt_bigcode") &&
+                                 !r.flag("new_decoder_architecture", false);
+                const bool shared = type == "falcon" || type == "gpt_bigcode";
+                m.kv_heads = shared && one ? 1 : r.maybe({"num_key_value_heads", "num_kv_heads"}).value_or(m.heads);
+            } else if (opt) {
                 m.kv_heads = m.heads;
             } else if (type == "llama" || type == "phi3" || known->mix == Mix::mla) {
                 m.kv_heads = r.maybe({"num_key_value_heads"}).value_or(m.heads);
@@ -620,12 +696,29 @@ std::optional<ModelSpec> read_hf_config(std::string_view text, std::string name,
                 if (const auto width = r.maybe({"word_embed_proj_dim"}); width && *width != m.hidden) {
                     r.wrong.emplace_back("word_embed_proj_dim other than hidden_size is not supported");
                 }
+            } else if (classic) {
+                m.intermediate = r.maybe({"intermediate_size", "n_inner", "ffn_hidden_size"}).value_or(4 * m.hidden);
+                m.mlp = "plain";
+                m.learned_positions = type.starts_with("gpt2") || type == "gpt_bigcode";
             } else if (type.starts_with("qwen3_5_moe") || (known->mix == Mix::nemotron_h)) {
                 m.intermediate = r.maybe({"intermediate_size"}).value_or(0);
             } else if (!own_width) {
                 m.intermediate = r.need({"intermediate_size"});
             }
             read_experts(r, *known, m);
+            if (m.kv_heads < 1) r.wrong.emplace_back("num_key_value_heads must be positive");
+            if (m.kv_heads >= 1 && m.heads >= 1 && m.heads % m.kv_heads != 0) {
+                r.wrong.push_back("num_attention_heads " + std::to_string(m.heads) +
+                                  " is not a multiple of num_key_value_heads " + std::to_string(m.kv_heads));
+            }
+            if (m.moe.top_k > m.moe.experts) {
+                r.wrong.push_back("num_experts_per_tok " + std::to_string(m.moe.top_k) + " exceeds the " +
+                                  std::to_string(m.moe.experts) + " experts");
+            }
+            if (m.moe.first_dense_layers > m.layers) {
+                r.wrong.push_back("first_k_dense_replace " + std::to_string(m.moe.first_dense_layers) +
+                                  " exceeds num_hidden_layers " + std::to_string(m.layers));
+            }
             if (known->mix != Mix::mla) {
                 const std::initializer_list<const char*> keys = {"head_dim", "attention_head_dim"};
                 if (const auto head_dim = r.maybe(keys)) {
@@ -654,6 +747,7 @@ std::optional<ModelSpec> read_hf_config(std::string_view text, std::string name,
         }
         plain = plain == "float16" || plain == "half" ? "float16" : "bfloat16";  // vLLM's `auto` runs float32 in 16 bit
         m.dtype = weight_dtype(r.find("quantization_config"), plain);
+        m.attention_quantized = !attention_left_out(r.find("quantization_config"), m.layers);
         if (m.dtype.empty()) {
             r.wrong.emplace_back(
                 "quantization_config is not one of fp8, awq, gptq, mxfp4, nvfp4 (modelopt), bitsandbytes, "

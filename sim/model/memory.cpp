@@ -89,6 +89,10 @@ std::string parallelism_problem(const MemoryOptions& o, const ModelSpec& m) {
                                m.name);
         }
     }
+    if (tp % o.decode_context_parallel_size != 0) {
+        return fmt::format("decode_context_parallel_size {} does not divide tensor_parallel_size {}",
+                           o.decode_context_parallel_size, tp);
+    }
     if (o.pipeline_parallel_size > m.layers) {
         return fmt::format("pipeline_parallel_size {} exceeds the {} layers of {}", o.pipeline_parallel_size, m.layers, m.name);
     }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kvsim/model/memory.hpp"
 
@@ -103,7 +104,11 @@ Weights rank_weights(const ModelSpec& m, const Parallelism& p) {
                                       : m.mlp_layers > 0 ? share(m.dense_layers(), p.pipeline)
                                                          : layers - moe_layers;
     Weights w;
-    for (const AttentionGroup& group : m.layer_groups()) w.add(mixer(m, group, tp), share(group.layers, p.pipeline));
+    for (const AttentionGroup& group : m.layer_groups()) {
+        Weights layer = mixer(m, group, tp);
+        if (!m.attention_quantized && group.kind != "linear") layer.kept += std::exchange(layer.linear, 0);
+        w.add(layer, share(group.layers, p.pipeline));
+    }
     w.kept += layers * 2 * m.hidden;  // norms
     w.linear += dense_layers * (m.mlp == "plain" ? 2 : 3) * m.hidden * share(m.intermediate, tp);
     if (moe_layers > 0) {

@@ -79,9 +79,10 @@ struct ModelSpec {
     std::int64_t head_dim = 0;
     std::int64_t vocab = 0;
     std::int64_t max_context = 0;
-    std::string dtype = "bfloat16";  ///< storage of the linear layers: bfloat16 | float16 | float32 | fp8 | awq | gptq | mxfp4
-    double parameters_billion = 0;   ///< published count, for display only
-    std::int64_t parameters = 0;     ///< overrides the count computed from the shape
+    std::string dtype = "bfloat16";   ///< storage of the linear layers: bfloat16 | float16 | float32 | fp8 | awq | gptq | mxfp4
+    double parameters_billion = 0;    ///< published count, for display only
+    std::int64_t parameters = 0;      ///< overrides the count computed from the shape
+    bool attention_quantized = true;  ///< false: attention stays in 16 bit, whatever dtype
     bool tie_embeddings = false;
     bool qkv_bias = false;
     bool qk_norm = false;
@@ -187,8 +188,8 @@ public:
                                                                     config::Diagnostics&) const;
     /// Constants for the datasheet model: the median of all rows with this card's datasheet figures.
     /// `left_out`: a row that takes no part, as if nobody had measured that card.
-    [[nodiscard]] std::optional<StepTimeConstants> median_constants(const GpuSpec&, const config::Mark& at, config::Diagnostics&,
-                                                                    std::string_view left_out = {}) const;
+    [[nodiscard]] std::optional<StepTimeConstants> median_constants(const GpuSpec&, const config::Mark& at,
+                                                                    config::Diagnostics&, std::string_view left_out = {}) const;
 
     struct Entry {
         std::string name;

@@ -107,3 +107,67 @@ TEST_CASE("from-vllm: what is not a command line is refused") {
     CHECK(has(odd.err, "did you mean --max-num-seqs"));
     CHECK(has(odd.err, "name the GPU"));
 }
+
+TEST_CASE("from-vllm: launchers, container images and shell operators around the command") {
+    for (const char* command : {"nohup vllm serve Qwen/Qwen3-8B --max-num-seqs 64 > server.log 2>&1 &",
+                                "sudo -E uv run vllm serve Qwen/Qwen3-8B --max-num-seqs 64 | tee server.log",
+                                "A=1 B=2 /opt/env/bin/vllm serve Qwen/Qwen3-8B --max-num-seqs=64 && echo done",
+                                "CUDA_VISIBLE_DEVICES=0 python3 -u -m vllm.entrypoints.openai.api_server --model Qwen/Qwen3-8B "
+                                "--max-num-seqs 64",
+                                "docker run --gpus all -p 8000:8000 --ipc=host vllm/vllm-openai:latest --model Qwen/Qwen3-8B "
+                                "--max-num-seqs 64",
+                                "docker run --rm vllm/vllm-openai:v0.11.0 Qwen/Qwen3-8B --max-num-seqs 64",
+                                "docker run --rm vllm/vllm-openai vllm serve Qwen/Qwen3-8B --max-num-seqs 64"}) {
+        const Finished done = from(command, {"--gpu", "H100"});
+        CAPTURE(command);
+        CAPTURE(done.err);
+        REQUIRE(done.exit == 0);
+        CHECK(done.err.empty());
+        CHECK(has(done.out, "\nmodel: Qwen/Qwen3-8B "));
+        CHECK(has(done.out, "  max_num_seqs: 64 "));
+        CHECK(has(done.out, "  version: vllm-0.11.0 ") == has(command, ":v0.11.0"));
+    }
+    CHECK(from("docker run --gpus all ollama/ollama").exit == 2);
+    CHECK(has(from("vllm bench serve --model x").err, "vllm serve MODEL"));
+    const Finished automatic = from("vllm serve Qwen/Qwen3-8B --max-model-len auto", {"--gpu", "H100"});
+    CHECK(automatic.exit == 0);
+    CHECK_FALSE(has(automatic.out, "  max_model_len:"));
+    CHECK(has(automatic.err, "the model's own length"));
+}
+
+TEST_CASE("from-vllm: a coloured log, its device and the smallest rank") {
+    const TemporaryFolder folder;
+    const auto log = [&](const char* text) { return folder.write("own.log", text).string(); };
+    const std::string command = "vllm serve google/gemma-3-27b-it --max-model-len 32768";
+    const Finished hybrid =
+        from(command,
+             {"--log", log("\x1b[1;36m(EngineCore pid=9)\x1b[0;0m INFO Initializing a V1 LLM engine (v0.11.2) with config\n"
+                           "INFO Using configuration from E=128,N=768,device_name=NVIDIA_H100_80GB_HBM3.json for MoE layer.\n"
+                           "INFO Model loading took \x1b[32m25.60\x1b[0m GiB and 12.1 seconds\n"
+                           "INFO Available KV cache memory: 9.98 GiB\nINFO Available KV cache memory: 10.02 GiB\n")});
+    CAPTURE(hybrid.err);
+    REQUIRE(hybrid.exit == 0);
+    for (const char* line :
+         {"gpu: H100-80GB-HBM3 ", "weights_memory_bytes: 25.6GiB ", "kv_cache_memory_bytes: 9.98GiB ", "version: vllm-0.11.2 "})
+        CHECK_MESSAGE(has(hybrid.out, line), line);
+    // A card of another size is not guessed at.
+    const Finished other = from(command, {"--log", log("device_name=NVIDIA_A100-PCIE-40GB.json\n# GPU blocks: 3000\n")});
+    CHECK(other.exit == 0);
+    CHECK_FALSE(has(other.out, "  gpu:"));
+
+    // 10,000 blocks; 1,000 tokens take 63 of them: 0.21 prints floor(10,000 / 63 x 1,000).
+    const std::string shorter = "vllm serve Qwen/Qwen3-8B --max-model-len 1000";
+    CHECK(has(
+        from(shorter, {"--gpu", "H100", "--log", log("vLLM API server version 0.22.0\nGPU KV cache size: 158,730 tokens\n")})
+            .out,
+        "num_gpu_blocks_override: 10000 "));
+    CHECK(has(
+        from(shorter, {"--gpu", "H100", "--log", log("vLLM API server version 0.11.0\nGPU KV cache size: 160,000 tokens\n")})
+            .out,
+        "num_gpu_blocks_override: 10000 "));
+    // Two ranks share a context: their tokens are printed together.
+    CHECK(has(from("vllm serve Qwen/Qwen3-8B -tp 16 -dcp 2",
+                   {"--gpu", "H100", "--log", log("vLLM API server version 0.11.0\nGPU KV cache size: 320,000 tokens\n")})
+                  .out,
+              "num_gpu_blocks_override: 10000 "));
+}

@@ -170,7 +170,7 @@ TEST_CASE("config.json: what is wrong is named, all at once") {
     odd["num_key_value_heads"] = -8;
     CHECK(refusal(odd.dump()).find("num_key_value_heads") != std::string::npos);
     odd["num_key_value_heads"] = 0;
-    CHECK(refusal(odd.dump()).find("kv_heads") != std::string::npos);
+    CHECK(refusal(odd.dump()).find("num_key_value_heads must be positive") != std::string::npos);
     odd = llama;
     odd["quantization_config"] = {{"quant_method", "aqlm"}};
     CHECK(refusal(odd.dump()).find("quantization_config") != std::string::npos);
@@ -418,4 +418,180 @@ TEST_CASE("a scenario's model may be the path of a config.json or of its folder"
     CHECK(resolve_model(yaml("./own-model"), base, catalog(), diagnostics)->layers == 32);
     CHECK(diagnostics.ok());
     std::filesystem::remove_all(base);
+}
+
+TEST_CASE("config.json: parameters of further families against the published totals") {
+    struct Case {
+        double billion;
+        std::int64_t kv_bytes;  // a token, 16 bit, one rank
+        json config;
+    };
+    // Totals as the model cards or the safetensors index give them.
+    const std::vector<Case> cases{{0.1244,
+                                   12 * 2 * 768 * 2,
+                                   {{"model_type", "gpt2"},
+                                    {"n_layer", 12},
+                                    {"n_embd", 768},
+                                    {"n_head", 12},
+                                    {"n_positions", 1024},
+                                    {"vocab_size", 50257}}},
+                                  {20.55,
+                                   44 * 2 * 6144 * 2,
+                                   {{"model_type", "gpt_neox"},
+                                    {"num_hidden_layers", 44},
+                                    {"hidden_size", 6144},
+                                    {"intermediate_size", 24576},
+                                    {"num_attention_heads", 64},
+                                    {"max_position_embeddings", 2048},
+                                    {"vocab_size", 50432},
+                                    {"tie_word_embeddings", false}}},
+                                  {6.92,
+                                   32 * 2 * 64 * 2,
+                                   {{"model_type", "falcon"},
+                                    {"num_hidden_layers", 32},
+                                    {"hidden_size", 4544},
+                                    {"num_attention_heads", 71},
+                                    {"multi_query", true},
+                                    {"new_decoder_architecture", false},
+                                    {"vocab_size", 65024}}},
+                                  {41.3,
+                                   60 * 2 * 8 * 64 * 2,
+                                   {{"model_type", "falcon"},
+                                    {"num_hidden_layers", 60},
+                                    {"hidden_size", 8192},
+                                    {"num_attention_heads", 128},
+                                    {"num_kv_heads", 8},
+                                    {"multi_query", true},
+                                    {"new_decoder_architecture", true},
+                                    {"vocab_size", 65024}}},
+                                  {34.98,
+                                   40 * 2 * 8192 * 2,
+                                   {{"model_type", "cohere"},
+                                    {"num_hidden_layers", 40},
+                                    {"hidden_size", 8192},
+                                    {"intermediate_size", 22528},
+                                    {"num_attention_heads", 64},
+                                    {"num_key_value_heads", 64},
+                                    {"max_position_embeddings", 8192},
+                                    {"model_max_length", 131072},
+                                    {"vocab_size", 256000}}},
+                                  {8.03,
+                                   32 * 2 * 8 * 128 * 2,
+                                   {{"model_type", "cohere2"},
+                                    {"num_hidden_layers", 32},
+                                    {"hidden_size", 4096},
+                                    {"intermediate_size", 14336},
+                                    {"num_attention_heads", 32},
+                                    {"num_key_value_heads", 8},
+                                    {"head_dim", 128},
+                                    {"sliding_window", 4096},
+                                    {"sliding_window_pattern", 4},
+                                    {"max_position_embeddings", 8192},
+                                    {"vocab_size", 256000}}},
+                                  {41.87,
+                                   32 * 2 * 8 * 128 * 2,
+                                   {{"model_type", "phimoe"},
+                                    {"num_hidden_layers", 32},
+                                    {"hidden_size", 4096},
+                                    {"intermediate_size", 6400},
+                                    {"num_attention_heads", 32},
+                                    {"num_key_value_heads", 8},
+                                    {"num_local_experts", 16},
+                                    {"num_experts_per_tok", 2},
+                                    {"max_position_embeddings", 131072},
+                                    {"vocab_size", 32064},
+                                    {"attention_bias", true}}},
+                                  {9.4,
+                                   40 * 2 * 2 * 128 * 2,
+                                   {{"model_type", "glm4"},
+                                    {"num_hidden_layers", 40},
+                                    {"hidden_size", 4096},
+                                    {"intermediate_size", 13696},
+                                    {"num_attention_heads", 32},
+                                    {"num_key_value_heads", 2},
+                                    {"head_dim", 128},
+                                    {"max_position_embeddings", 32768},
+                                    {"vocab_size", 151552}}},
+                                  {15.96,
+                                   40 * 2 * 4 * 128 * 2,
+                                   {{"model_type", "starcoder2"},
+                                    {"num_hidden_layers", 40},
+                                    {"hidden_size", 6144},
+                                    {"intermediate_size", 24576},
+                                    {"num_attention_heads", 48},
+                                    {"num_key_value_heads", 4},
+                                    {"max_position_embeddings", 16384},
+                                    {"vocab_size", 49152},
+                                    {"tie_word_embeddings", false}}}};
+    for (const Case& c : cases) {
+        const ModelSpec m = read(c.config);
+        CAPTURE(c.config["model_type"].dump());
+        CHECK(static_cast<double>(parameter_count(m)) / 1e9 == doctest::Approx(c.billion).epsilon(0.003));
+        CHECK(kv_bytes_per_token(m, 1, 1, 2) == c.kv_bytes);
+    }
+    CHECK(read(cases[4].config).max_context == 131072);
+    CHECK(read(cases[5].config).layers_of("sliding") == 24);
+}
+
+TEST_CASE("config.json: a list that leaves out the attention keeps it in 16 bit") {
+    // Llama-3.1-405B-Instruct-FP8 leaves out every attention matrix (and two layers' MLPs): 57.75 GiB a rank at TP 8.
+    json config =
+        part(llama,
+             {{"num_hidden_layers", 126}, {"hidden_size", 16384}, {"intermediate_size", 53248}, {"num_attention_heads", 128}});
+    json left_out = json::array({"lm_head"});
+    for (int l = 0; l < 126; ++l) {
+        for (const char* p : {"q", "k", "v", "o"})
+            left_out.push_back("model.layers." + std::to_string(l) + ".self_attn." + p + "_proj");
+    }
+    const auto rank_gib = [&](const json& quantization) {
+        return static_cast<double>(weight_bytes(read(part(config, {{"quantization_config", quantization}})), 8, 1)) /
+               static_cast<double>(GiB);
+    };
+    CHECK(rank_gib({{"quant_method", "fbgemm_fp8"}, {"modules_to_not_convert", left_out}}) ==
+          doctest::Approx(56.1).epsilon(0.002));
+    CHECK(rank_gib({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}, {"exclude_modules", {"model.layers.*.self_attn*"}}}) ==
+          doctest::Approx(56.1).epsilon(0.002));
+    // The head alone, one layer, one projection, or a tower's attention: the decoder's is quantised.
+    for (const char* name : {"lm_head", "model.layers.3.self_attn", "re:.*self_attn.kv_b_proj", "vision_tower.*.self_attn*"})
+        CHECK(rank_gib({{"quant_method", "fbgemm_fp8"}, {"modules_to_not_convert", {name}}}) ==
+              doctest::Approx(47.74).epsilon(0.002));
+}
+
+TEST_CASE("config.json: ModelOpt's spellings, a merger beside the tower, contradictions by name") {
+    const auto dtype = [](const json& quantization) {
+        return read(part(llama, {{"quantization_config", quantization}})).dtype;
+    };
+    CHECK(dtype({{"quant_method", "modelopt"}, {"quantization", {{"quant_algo", "FP8"}}}}) == "fp8");
+    CHECK(dtype({{"quant_method", "modelopt_fp4"}}) == "nvfp4");
+    CHECK(dtype({{"producer", {{"name", "modelopt"}}}, {"quant_algo", "NVFP4"}}) == "nvfp4");
+    // Qwen2.5-VL-7B: 8.29 B with its tower and merger.
+    const ModelSpec vl = read({{"model_type", "qwen2_5_vl"},
+                               {"num_hidden_layers", 28},
+                               {"hidden_size", 3584},
+                               {"intermediate_size", 18944},
+                               {"num_attention_heads", 28},
+                               {"num_key_value_heads", 4},
+                               {"max_position_embeddings", 128000},
+                               {"vocab_size", 152064},
+                               {"tie_word_embeddings", false},
+                               {"vision_config",
+                                {{"model_type", "qwen2_5_vl"},
+                                 {"depth", 32},
+                                 {"hidden_size", 1280},
+                                 {"intermediate_size", 3420},
+                                 {"out_hidden_size", 3584}}}});
+    CHECK(static_cast<double>(parameter_count(vl) + vl.encoder_parameters) / 1e9 == doctest::Approx(8.29).epsilon(0.001));
+
+    const auto says = [](const json& change, const char* word) {
+        CHECK_MESSAGE(refusal(part(llama, change).dump()).find(word) != std::string::npos, word);
+    };
+    says({{"rope_scaling", "yarn"}}, "rope_scaling");
+    says({{"text_config", "llama"}}, "text_config");
+    says({{"num_key_value_heads", 0}}, "num_key_value_heads");
+    says({{"num_key_value_heads", 7}}, "num_key_value_heads 7");
+    says({{"quantization_config", {{"quant_method", 5}}}}, "quantization_config");
+    const json experts{{"model_type", "glm4_moe"}, {"n_routed_experts", 8},         {"num_experts_per_tok", 9},
+                       {"head_dim", 128},          {"moe_intermediate_size", 1408}, {"first_k_dense_replace", 33}};
+    says(experts, "num_experts_per_tok 9");
+    says(experts, "first_k_dense_replace 33");
 }

@@ -348,6 +348,10 @@ TEST_CASE("chunked attention, draft layers, context parallelism") {
     b = derive(o);
     CHECK(b.tokens == 1723584);
     CHECK(b.concurrency == doctest::Approx(6.57).epsilon(0.001));
+    o.decode_context_parallel_size = 3;  // ranks that share a context are tensor-parallel ranks
+    config::Diagnostics diagnostics;
+    CHECK_FALSE(derive_kv_budget(o, {}, diagnostics).has_value());
+    CHECK(diagnostics.errors().at(0).find("does not divide tensor_parallel_size 8") != std::string::npos);
 }
 
 TEST_CASE("SGLang keeps pools of their own; TensorRT-LLM takes a share of what is free") {
@@ -468,4 +472,46 @@ TEST_CASE("blocks follow from the KV figure of public start-up logs") {
         ++rows;
     }
     CHECK(rows >= 29);
+}
+
+TEST_CASE("start-up lines from outside the measured file: tokens and concurrency") {
+    struct Line {
+        const char* source;
+        const char* model;
+        const char* version;
+        double gib;  // 0: from the blocks
+        std::int64_t blocks, length, tokens;
+        double concurrency;
+        int tp = 1;
+        const char* kv_cache_dtype = "auto";
+        bool states_cached = false;
+    };
+    const std::vector<Line> lines{
+        {"vllm#33263", "Qwen3-1.7B", "0.14.0", 18.78, 0, 1024, 175856, 0},
+        {"vllm#39559", "Qwen3.5-35B-A3B", "0.19.0", 6.9, 0, 262144, 89760, 1.36},
+        {"vllm#26646", "Qwen3-Next-80B-A3B-Instruct", "0.11.0", 0, 338, 215040, 90048, 1.66, 2, "fp8"},
+        {"vllm#40691", "Qwen3.6-27B", "0.19.0", 0, 1487, 32768, 290864, 33.04},
+        {"talos-argocd-proxmox#1995", "Qwen3.6-27B", "0.24.0", 4.99, 0, 131072, 302921, 2.31, 2, "fp8", true},
+        {"club-3090#612", "Qwen3.5-35B-A3B", "0.24.0", 5.98, 0, 131072, 567978, 4.33, 1, "fp8", true},
+        {"club-3090#652", "Qwen3.5-35B-A3B", "0.24.0", 6.01, 0, 131072, 569878, 4.35, 1, "fp8", true},
+        {"vllm#17327", "Qwen3-8B", "0.8.5", 0, 12424, 8192, 198784, 24.27},
+        {"sglang#18263", "Qwen3-30B-A3B", "sglang", 152.876, 0, 40960, 1669816, 0}};
+    for (const Line& line : lines) {
+        INFO(line.source);
+        MemoryOptions o = options(line.model);
+        o.version = *parse_engine_version(line.version);
+        if (!o.version.is_vllm()) o.block_size = 1;
+        o.tensor_parallel_size = line.tp;
+        o.kv_cache_dtype = line.kv_cache_dtype;
+        o.enable_prefix_caching = line.states_cached;
+        o.max_model_len = line.length;
+        if (line.blocks > 0) {
+            o.num_gpu_blocks_override = line.blocks;
+        } else {
+            o.kv_cache_memory_bytes = Bytes(std::llround(line.gib * static_cast<double>(GiB)));
+        }
+        const KvBudget b = derive(o);
+        CHECK(static_cast<double>(printed_tokens(b)) == doctest::Approx(static_cast<double>(line.tokens)).epsilon(0.0005));
+        if (line.concurrency > 0) CHECK(b.concurrency == doctest::Approx(line.concurrency).epsilon(0.003));
+    }
 }
