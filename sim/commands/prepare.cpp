@@ -72,6 +72,8 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     p.options.engine = p.deployment.engine;
     p.options.replicas = p.deployment.engine_replicas();
     p.options.api = p.deployment.api.value_or(p.step_time->default_api());
+    p.options.tokenizer_ns = p.scenario.engine.tokenizer_time.ns;
+    p.options.tokenizer_ns_per_token = p.scenario.engine.tokenizer_time_per_token.ns;
     p.options.max_concurrency = p.scenario.workload.max_concurrency;
     p.options.warmup_time = p.scenario.measure.warmup_time;
     p.options.warmup_requests = p.scenario.measure.warmup_requests;
