@@ -150,9 +150,12 @@ PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment&
     experts_ = linear_;
     const bool fp4 =
         model_.is_moe() && (model_.dtype == "mxfp4" || model_.dtype == "nvfp4") && !(deployment.gpu->fp4_tflops > 0);
-    if (fp4 && !std::isnan(c_.fp4_expert_speed)) {
-        expert_speed_ = c_.fp4_expert_speed;
-        description_ += "; 4-bit experts at " + shortest(expert_speed_) + " of the 16-bit kernels' speed";
+    if (fp4) {
+        // Fitted on H200 alone.
+        const bool assumed = std::isnan(c_.fp4_expert_speed);
+        expert_speed_ = assumed ? 0.75 : c_.fp4_expert_speed;
+        description_ += "; 4-bit experts at " + shortest(expert_speed_) + " of the 16-bit kernels' speed" +
+                        (assumed ? ", assumed as on H200" : "");
     }
     if (model_.dtype == "mxfp4") linear_ = kept_;  // only the experts are stored so
 

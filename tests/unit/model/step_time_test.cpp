@@ -223,6 +223,7 @@ TEST_CASE("4-bit experts are slower where the card has no fp4 units") {
     plain.dtype = "bfloat16";
     const auto h200 = make("fitted", deployment(four_bit, "H200"));
     CHECK(h200->describe().find("4-bit experts") != std::string::npos);
+    CHECK(make("fitted", deployment(four_bit, "H100"))->describe().find("assumed as on H200") != std::string::npos);
     CHECK(make("fitted", deployment(four_bit, "B200"))->describe().find("4-bit experts") == std::string::npos);
     CHECK(make("fitted", deployment(plain, "H200"))->describe().find("4-bit experts") == std::string::npos);
     // Never slower than the same weights unpacked, where reading them decides.
