@@ -142,12 +142,14 @@ private:
             "{gpu: " + in_quotes(run_.gpu) + ", tensor_parallel_size: " + std::to_string(run_.tensor_parallel_size);
         if (const auto dp = whole("dp", 1, 4096); dp.value_or(1) > 1)
             hardware += ", data_parallel_size: " + std::to_string(*dp);
+        const std::int64_t ep = whole("ep", 1, 65536).value_or(1);
         const std::string version = text("engine_version");
         const int minor = version_minor(version);
         const bool synchronous = minor < 12;
         if (version.empty()) run_.assumptions.emplace_back("engine version not stated: synchronous scheduling assumed");
         std::string engine = std::string("{preset: ") + (minor >= 18 ? "vllm-v1" : "vllm-v1-2026-01");
         if (synchronous) engine += ", async_scheduling: false";
+        if (ep > 1) engine += ", enable_expert_parallel: true";
         const auto add = [&](std::string_view key, const std::string& value) {
             engine += ", " + std::string(key) + ": " + value;
         };
@@ -233,17 +235,23 @@ private:
         const Lengths output = output_lengths();
         const std::int64_t count = whole("num_requests", 1, most_requests).value_or(10 * *run_.concurrency);
         const bool stated = !text("num_requests").empty() && !text("prompt_len_std").empty();
-        if (!stated) run_.assumptions.emplace_back("load and spread of the lengths not stated: TTFT not scored");
+        if (!stated) {
+            run_.assumptions.emplace_back("load and spread of the lengths not stated: steady state assumed, TTFT not scored");
+        }
         const auto draw = [&](const Lengths& law, std::string_view purpose, std::int64_t i) {
             const double half = std::sqrt(3.0) * law.deviation;
             const double u = StreamKey(seed_, purpose).first_uniform(static_cast<std::uint64_t>(i));
             return std::llround(law.mean - half + 2 * half * u);
         };
         for (std::int64_t i = 0; i < count; ++i) {
-            add_request(out, SimTime{}, draw(prompt, "validate_prompt", i), draw(output, "validate_output", i));
+            std::int64_t tokens = draw(output, "validate_output", i);
+            // Equal lengths that start together would finish together ever after: waves in which no request decodes beside
+            // another's prompt. Without a stated start the first ones are taken as met half-way, evenly spread; not scored.
+            if (!stated && i < *run_.concurrency) tokens = tokens * (i + 1) / *run_.concurrency;
+            add_request(out, SimTime{}, draw(prompt, "validate_prompt", i), tokens);
         }
         MeasuredStage& stage = add_stage(row_);
-        stage.first = 0;
+        stage.first = stated || count <= *run_.concurrency ? 0 : static_cast<std::size_t>(*run_.concurrency);
         stage.last = out.size();
         if (!stated) {
             stage.measured[static_cast<std::size_t>(Metric::ttft_mean)].reset();

@@ -102,7 +102,14 @@ const Schema<EngineConfig>& engine_schema() {
         field("watermark", &EngineConfig::watermark, "share of the blocks kept free at admission", Range{0, 1, false, true})
             .by_default("0"),
         field("api", &EngineConfig::api,
-              "front-end time between arrival and the waiting queue (default: the step-time model's)", Range{0, 86'400})};
+              "front-end time between arrival and the waiting queue (default: the step-time model's)", Range{0, 86'400}),
+        field("tokenizer_time", &EngineConfig::tokenizer_time,
+              "time the front end's tokenizer takes for a request, one after the other in order of arrival, before api",
+              Range{0, 86'400})
+            .by_default("0us"),
+        field("tokenizer_time_per_token", &EngineConfig::tokenizer_time_per_token, "and for each of its prompt tokens",
+              Range{0, 86'400})
+            .by_default("0us")};
     return schema;
 }
 

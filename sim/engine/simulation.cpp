@@ -259,9 +259,15 @@ private:
         out_.integrals.in_system_dt += (now_ - record.arrival).count();
         out_.counters.max_in_system = std::max(out_.counters.max_in_system, in_system_);
 
-        const bool at_once = options_.api <= SimDuration::zero();
+        SimDuration front = options_.api;
+        if (tokenizes_) {
+            const SimDuration tokenizer = tokenize(arrival_.prompt_tokens);
+            record.queue = unscheduled - tokenizer;
+            front += tokenizer;
+        }
+        const bool at_once = front <= SimDuration::zero() && joining_.empty();
         Joining& joining = at_once ? at_once_ : joining_.push_back();
-        joining.at = now_ + options_.api;
+        joining.at = now_ + front;
         joining.replica = target;
         NewRequest& request = joining.request;
         request.id = id;
@@ -279,6 +285,17 @@ private:
             ++loads_[target].requests;
             loads_[target].tokens += request.prompt + request.max_tokens - 1;
         }
+    }
+
+    /// What the tokenizer delays a request that arrives now, its queue and its own time.
+    SimDuration tokenize(std::int64_t tokens) {
+        constexpr double longest = 1e18;
+        const double ns = options_.tokenizer_ns + options_.tokenizer_ns_per_token * static_cast<double>(tokens);
+        tokenizer_free_ = std::max(tokenizer_free_, now_);
+        // Beyond the end of time the clock complains.
+        const auto own = SimDuration(std::llround(std::min(ns, longest)));
+        tokenizer_free_ = tokenizer_free_ > last_instant_ ? tokenizer_free_ : tokenizer_free_ + own;
+        return tokenizer_free_ - now_;
     }
 
     [[nodiscard]] std::size_t route() {
@@ -472,7 +489,8 @@ private:
             return;
         }
         RequestRecord& record = this->record(id);
-        record.queue = now - sent(id) - options_.api;
+        const SimDuration tokenizer = unscheduled - record.queue;
+        record.queue = now - sent(id) - options_.api - tokenizer;
         record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
         c.hit_tokens_first += hit;
         c.prompt_tokens_first += tokens;
@@ -632,7 +650,12 @@ private:
         NewRequest request;
     };
 
+    /// RequestRecord::queue of a request that was never scheduled; until then less what the tokenizer took.
+    static constexpr SimDuration unscheduled{-1};
+
     const SimulationOptions& options_;
+    const bool tokenizes_ = options_.tokenizer_ns > 0 || options_.tokenizer_ns_per_token > 0;
+    SimTime tokenizer_free_{};
     Router& router_;
     Workload& workload_;
     bool closed_loop_;

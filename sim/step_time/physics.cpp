@@ -89,9 +89,11 @@ bool check_physics(std::string_view name, const Deployment& deployment, const co
 
 std::unique_ptr<StepTimeModel> make_physics(const StepTimeConstants& constants, const Deployment& deployment, std::string tier,
                                             const config::Value& params, config::Diagnostics& diagnostics) {
-    if (deployment.tensor_parallel_size > 1 && !(constants.link_gb_s > 0)) {
-        diagnostics.error(params.mark, "GPU " + deployment.gpu->name +
-                                           ": a step time with tensor_parallel_size > 1 needs link_gb_s or pcie_gb_s");
+    const bool dispatches = deployment.model->moe_layers() > 0 && deployment.data_parallel_size > 1;
+    if ((deployment.tensor_parallel_size > 1 || dispatches) && !(constants.link_gb_s > 0)) {
+        diagnostics.error(params.mark, "GPU " + deployment.gpu->name + ": a step time with " +
+                                           (dispatches ? "experts shared by data-parallel ranks" : "tensor_parallel_size > 1") +
+                                           " needs link_gb_s or pcie_gb_s");
         return nullptr;
     }
     PhysicsOptions options;
@@ -146,7 +148,24 @@ PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment&
     linear_ = {bytes_per_weight(model_.dtype), fp8 ? flops_ * fp8_factor : flops_};
     kept_ = {model_.dtype == "float32" ? 4.0 : 2.0, flops_};
     experts_ = linear_;
+    const bool fp4 =
+        model_.is_moe() && (model_.dtype == "mxfp4" || model_.dtype == "nvfp4") && !(deployment.gpu->fp4_tflops > 0);
+    if (fp4) {
+        // Fitted on H200 alone.
+        const bool assumed = std::isnan(c_.fp4_expert_speed);
+        expert_speed_ = assumed ? 0.75 : c_.fp4_expert_speed;
+        description_ += "; 4-bit experts at " + shortest(expert_speed_) + " of the 16-bit kernels' speed" +
+                        (assumed ? ", assumed as on H200" : "");
+    }
     if (model_.dtype == "mxfp4") linear_ = kept_;  // only the experts are stored so
+
+    if (moe_layers_ > 0) {
+        data_ranks_ = d(deployment.data_parallel_size);
+        expert_ranks_ = tp_ * data_ranks_;
+        whole_experts_ = deployment.memory.enable_expert_parallel && expert_ranks_ > 1;
+        if (whole_experts_) description_ += "; expert parallel over " + shortest(expert_ranks_) + " ranks, derived, not fitted";
+        if (data_ranks_ > 1) description_ += "; experts shared by data-parallel ranks that step together, derived, not fitted";
+    }
 
     for (const AttentionGroup& group : model_.layer_groups()) {
         mixers_.push_back(make_mixer(group, deployment));
@@ -268,12 +287,19 @@ double PhysicsModel::mlp(double t) const {
 double PhysicsModel::experts(double t) const {
     const auto e = static_cast<double>(model_.moe.experts);
     const auto k = static_cast<double>(model_.moe.top_k);
-    const double width = static_cast<double>(model_.moe.intermediate) / tp_;
-    const double touched = e * (1 - std::pow(1 - k / e, t));
-    const double bytes = touched * 3 * hidden_ * width * experts_.weight_bytes + 2 * t * k * (2 * hidden_ + 3 * width);
+    // A slice of every expert, or whole experts and the tokens routed to them.
+    const double slices = whole_experts_ ? 1 : expert_ranks_;
+    const double sharers = whole_experts_ ? expert_ranks_ : 1;
+    const double width = static_cast<double>(model_.moe.intermediate) / slices;
+    const double all = t * data_ranks_;
+    const double touched = e * (1 - std::pow(1 - k / e, all)) / sharers;
+    const double pairs = all * k / sharers;
+    const double bytes = touched * 3 * hidden_ * width * experts_.weight_bytes + 2 * pairs * (2 * hidden_ + 3 * width);
     double us =
-        c_.mt0 + p_norm(bytes / (bandwidth_ * c_.meb), 6 * t * k * hidden_ * width / (experts_.flop_us * c_.mef), c_.mp);
+        c_.mt0 + p_norm(bytes / (bandwidth_ * c_.meb), 6 * pairs * hidden_ * width / (experts_.flop_us * c_.mef), c_.mp);
+    us /= expert_speed_;
     us += gemm(t, e, hidden_, kept_);
+    if (data_ranks_ > 1) us += 2 * (c_.ar_a + (data_ranks_ - 1) * 2 * t * hidden_ / (link_ * c_.ar_e));
     if (model_.moe.shared_intermediate > 0) {
         const double shared = static_cast<double>(model_.moe.shared_intermediate) / tp_;
         us += gemm(t, 2 * shared, hidden_, linear_) + gemm(t, hidden_, shared, linear_);

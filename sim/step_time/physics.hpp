@@ -19,7 +19,12 @@
 //                   gemm(T, E, h); shared experts are two GEMMs
 //   head            gemm(sampled, V, h) + s0 + s1 sampled
 //   between steps   0 with asynchronous scheduling, else 1000 us + 22 us n
-// fp8 weights: w = 1 and F times fp8_factor in GEMM and experts; head and router stay 16 bit.
+// fp8 weights: w = 1 and F times fp8_factor in GEMM and experts; head and router stay 16 bit. 4-bit experts (mxfp4, nvfp4) on a
+// card without fp4 units are unpacked in the kernel: mt0 + |...| is divided by fp4_expert_speed.
+// Expert parallelism: a rank has E/ranks whole experts (i, not i/tp; ranks = tp dp) and, spread evenly, T k/ranks of the
+// token-expert pairs. Data-parallel ranks of a model with experts share them (a slice i/ranks each without expert parallelism)
+// and step together: T of the experts is dp T, every rank taken to have as many tokens as this one, and gathering them and
+// scattering the sums costs 2 (ar_a + (dp - 1) 2 T h / (link ar_e)). Derived, not fitted.
 // Latent attention (MLA) has no fit of its own. Assumed: decode in absorbed form, reading (r + rope) elements and 2 H (2 r +
 // rope) FLOP per context token, the larger bound by |.,.|2; prefill in expanded form with 2 H (nope + rope + v) FLOP for 4 H d;
 // no R term (decode rows run in a kernel of their own); the projections are GEMMs, those to the latents repeated on every rank.
@@ -116,6 +121,10 @@ private:
     double flops_;           // FLOP/us
     double link_;            // bytes/us
     Precision linear_, kept_, experts_;
+    double expert_speed_ = 1;  // of kernels that unpack 4-bit weights, relative to those of 16 bit
+    double expert_ranks_ = 1;  // that share the experts: tensor x data parallel
+    double data_ranks_ = 1;
+    bool whole_experts_ = false;  // expert parallelism
     // By T, by rows and by tiles of 128 tokens, filled when first asked; NaN = not yet.
     mutable std::vector<double> token_cache_;
     mutable std::vector<double> head_cache_;

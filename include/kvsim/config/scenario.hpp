@@ -67,7 +67,9 @@ struct EngineConfig {
     std::optional<bool> async_scheduling;
     std::optional<bool> scheduler_reserve_full_isl;
     std::optional<double> watermark;
-    std::optional<SimDuration> api;  ///< front-end time between arrival and the waiting queue
+    std::optional<SimDuration> api;         ///< front-end time between arrival and the waiting queue
+    FineDuration tokenizer_time;            ///< of the front end's one tokenizer, per request
+    FineDuration tokenizer_time_per_token;  ///< and per prompt token
 };
 
 struct SloConfig {

@@ -21,7 +21,10 @@ enum class EngineForm { automatic, per_request, fast };
 struct SimulationOptions {
     EngineArgs engine;
     std::int64_t replicas = 1;
-    SimDuration api{};                            ///< between arrival and joining the waiting queue; part of TTFT, not of queue
+    SimDuration api{};  ///< between arrival and joining the waiting queue; part of TTFT, not of queue
+    double tokenizer_ns =
+        0;  ///< one server that takes requests in order of arrival: so long each, before api; as api part of TTFT
+    double tokenizer_ns_per_token = 0;            ///< and per prompt token
     std::optional<std::int64_t> max_concurrency;  ///< requests issued and not finished; the others wait at the client
     /// Where requests wait at the client their latencies count from when they were meant to be sent, not from when they were.
     bool latency_from_intended = false;

@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "cli.hpp"
 
@@ -162,6 +163,8 @@ TEST_CASE("validate: the bounds on the measured training runs") {
     CHECK(e.at({"2-llmservingsim-bench", "tpot_mean"}).mean <= 2);
     CHECK(e.at({"2-llmservingsim-bench", "throughput"}).mean <= 2);
     CHECK(e.at({"3-inferencex-llama70b-fp8", "tpot_mean"}).mean <= 10);
+    CHECK(e.at({"3b-inferencex-gptoss", "tpot_mean"}).mean <= 10);
+    CHECK(e.at({"5-nvidia-qwen3-32b", "tpot_mean"}).mean <= 10);
     CHECK(e.at({"4-kubecon", "tpot_mean"}).mean <= 6);
     const Finished physics = run_in(folder, {"validate", file, "--where", "dataset=2-llmservingsim-bench"});
     CHECK(number_after(physics.out, "MAPE E2E ") <= 4);
@@ -205,6 +208,81 @@ TEST_CASE("calibrate: requests and vllm results; the error falls, also where it 
     CAPTURE(whole.err);
     CHECK(whole.exit == 0);
     CHECK(has(whole.out, "nothing can be held out"));
+}
+
+TEST_CASE("calibrate: vllm bench serve --save-detailed, request by request") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", deployment);
+    folder.write("true.yaml", deployment + "engine: {api: 8ms}\nstep_time: {model: fitted, bandwidth_scale: 0.8}\n");
+    REQUIRE(run_in(folder, {"true.yaml", "--out", "o", "--quiet"}).exit == 0);
+    // The same run as the client would have saved it.
+    std::istringstream rows(slurp(folder.path() / "o/requests.csv"));
+    std::string line;
+    std::getline(rows, line);
+    std::vector<std::string> names;
+    std::istringstream header(line);
+    for (std::string cell; std::getline(header, cell, ',');) names.push_back(cell);
+    std::map<std::string, std::string> lists;
+    while (std::getline(rows, line)) {
+        std::map<std::string, std::string> row;
+        std::istringstream cells(line);
+        std::size_t i = 0;
+        for (std::string cell; std::getline(cells, cell, ',');) row[names[i++]] = cell;
+        const auto add = [&](const std::string& key, const std::string& value) {
+            lists[key] += (lists[key].empty() ? "" : ",") + value;
+        };
+        add("input_lens", row["prompt_tokens"]);
+        add("output_lens", row["output_tokens"]);
+        add("start_times", row["arrival_s"]);
+        add("ttfts", std::to_string(std::stod(row["ttft_ms"]) / 1e3));
+        add("itls", "[" + std::to_string((std::stod(row["e2e_ms"]) - std::stod(row["ttft_ms"])) / 1e3) + "]");
+    }
+    const auto result = [&](std::initializer_list<const char*> keys) {
+        std::string text = "{\"request_rate\": 9";
+        for (const char* key : keys) text += std::string(", \"") + key + "\": [" + lists[key] + "]";
+        return text + "}";
+    };
+    folder.write("detailed.json", result({"input_lens", "output_lens", "start_times", "ttfts", "itls"}));
+    const Finished done = run_in(folder, {"calibrate", "detailed.json", "--scenario", "s.yaml", "--out", "c.yaml"});
+    CAPTURE(done.out);
+    CAPTURE(done.err);
+    REQUIRE(done.exit == 0);
+    CHECK(number_after(done.out, "bandwidth_scale = ") == doctest::Approx(0.8).epsilon(0.05));
+    CHECK(number_after(done.out, "api = ") == doctest::Approx(8).epsilon(0.25));
+    lists["ttfts"] = "0.1";
+    folder.write("short.json", result({"input_lens", "output_lens", "ttfts", "itls"}));
+    const Finished broken = run_in(folder, {"calibrate", "short.json", "--scenario", "s.yaml"});
+    CHECK(broken.exit == 2);
+    CHECK(has(broken.err, "ttfts must be a list as long as input_lens"));
+}
+
+TEST_CASE("calibrate: a table of runs; a fit that the held-out runs contradict is taken back") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml",
+                 "model: Llama-3.1-8B\nhardware: {gpu: H100}\nworkload: {requests: 1, arrivals: all_at_once, "
+                 "prompt_tokens: 1, output_tokens: 1}\n");
+    const auto row = [](int i, double tpot) {
+        return "d,r" + std::to_string(i) + ",-1,0.15.1,Llama-3.1-8B,H100,1,128,,16,off,poisson," + std::to_string(2 + i) +
+               ",,60,,500,50,200,0,40," + std::to_string(tpot) + "," + std::to_string(40 + 199 * tpot) + "\n";
+    };
+    std::string agree = columns;
+    for (int i = 0; i < 6; ++i) agree += row(i, 9.0);
+    folder.write("agree.csv", agree);
+    const Finished done = run_in(folder, {"calibrate", "agree.csv", "--scenario", "s.yaml", "--out", "c.yaml"});
+    CAPTURE(done.out);
+    CAPTURE(done.err);
+    REQUIRE(done.exit == 0);
+    CHECK(has(done.out, "6 runs on"));
+    CHECK(number_after(done.out, "bandwidth_scale = ") < 0.9);  // 9 ms is slower than the model says
+    CHECK_FALSE(has(done.out, "made the held-out error worse"));
+    // Every third run, which the fit does not see, says the opposite.
+    std::string contradict = columns;
+    for (int i = 0; i < 6; ++i) contradict += row(i, i % 3 == 2 ? 5.5 : 9.0);
+    folder.write("contradict.csv", contradict);
+    const Finished back = run_in(folder, {"calibrate", "contradict.csv", "--scenario", "s.yaml", "--out", "d.yaml"});
+    CAPTURE(back.out);
+    CHECK(back.exit == 0);
+    CHECK(has(back.out, "the whole fit made the held-out error worse"));
 }
 
 TEST_CASE("calibrate: refuses what it cannot use") {

@@ -126,6 +126,20 @@ TEST_CASE("clock: the front end's time is part of ttft and e2e, not of the queue
     });
 }
 
+TEST_CASE("clock: one tokenizer takes requests in order of arrival, a part of ttft, not of the queue") {
+    SimulationOptions options = roomy();
+    options.tokenizer_ns = 3;
+    options.tokenizer_ns_per_token = 2;
+    // Tokenized 0-5, 5-12 and 100-105; the second joins while the first computes and starts with the step after.
+    in_both_forms(options, {{0, 1, 1}, {1, 2, 1}, {100, 1, 1}}, [](const Outcome& o) {
+        check_latencies(o, {{0, 15, 15}, {3, 24, 24}, {0, 15, 15}});
+    });
+    options.api = SimDuration(7);  // joins at 12, 19 and 112
+    in_both_forms(options, {{0, 1, 1}, {1, 2, 1}, {100, 1, 1}}, [](const Outcome& o) {
+        check_latencies(o, {{0, 22, 22}, {3, 31, 31}, {0, 22, 22}});
+    });
+}
+
 TEST_CASE("clock: with max_concurrency a request arrives when one leaves") {
     SimulationOptions options = roomy();
     options.max_concurrency = 2;

@@ -191,6 +191,104 @@ TEST_CASE("experts, shared experts, qk-norm and fp8, by hand") {
     CHECK(us(*m, decode(30, 50000)) == doctest::Approx(step).epsilon(1e-6));
 }
 
+TEST_CASE("expert parallelism and experts shared by data-parallel ranks, by hand") {
+    const H100 g;
+    const double T = 32, h = 4096, i = 14336, E = 8, k = 2;  // Mixtral
+    const auto kernel = [&](double bytes, double flop) {
+        return g.mt0 + norm(bytes / (g.B * g.meb), flop / (g.F * g.mef), g.mp);
+    };
+    const auto cost = [&](std::int64_t tp, std::int64_t dp, bool whole) {
+        Deployment d = deployment("mistralai/Mixtral-8x7B-Instruct-v0.1", "H100", tp);
+        d.data_parallel_size = dp;
+        d.memory.enable_expert_parallel = whole;
+        return us(*make("fitted", d), decode(32, 32000));
+    };
+    const auto touched = [&](double t) { return E * (1 - std::pow(1 - k / E, t)); };
+    const double slice = kernel(touched(T) * 3 * h * i / 4 * 2 + 2 * T * k * (2 * h + 3 * i / 4), 6 * T * k * h * i / 4);
+    const double whole = kernel(touched(T) / 4 * 3 * h * i * 2 + 2 * T * k / 4 * (2 * h + 3 * i), 6 * T * k / 4 * h * i);
+    CHECK(cost(4, 1, true) - cost(4, 1, false) == doctest::Approx(32 * (whole - slice)).epsilon(1e-3));
+    // Two data-parallel ranks of TP 2: as many experts a rank, twice the tokens, gathered and scattered.
+    const double t = 2 * T;
+    const double gather = 2 * (g.ar_a + 2 * T * h / (g.Lk * g.ar_e));
+    const double alone = kernel(touched(T) * 3 * h * i / 2 * 2 + 2 * T * k * (2 * h + 3 * i / 2), 6 * T * k * h * i / 2);
+    const double shared = kernel(touched(t) * 3 * h * i / 4 * 2 + 2 * t * k * (2 * h + 3 * i / 4), 6 * t * k * h * i / 4);
+    CHECK(cost(2, 2, false) - cost(2, 1, false) == doctest::Approx(32 * (shared + gather - alone)).epsilon(1e-3));
+    const double both = kernel(touched(t) / 4 * 3 * h * i * 2 + 2 * t * k / 4 * (2 * h + 3 * i), 6 * t * k / 4 * h * i);
+    CHECK(cost(2, 2, true) - cost(2, 2, false) == doctest::Approx(32 * (both - shared)).epsilon(1e-3));
+}
+
+TEST_CASE("4-bit experts are slower where the card has no fp4 units") {
+    const ModelSpec four_bit = model("openai/gpt-oss-120b");
+    ModelSpec plain = four_bit;
+    plain.dtype = "bfloat16";
+    const auto h200 = make("fitted", deployment(four_bit, "H200"));
+    CHECK(h200->describe().find("4-bit experts") != std::string::npos);
+    CHECK(make("fitted", deployment(four_bit, "H100"))->describe().find("assumed as on H200") != std::string::npos);
+    CHECK(make("fitted", deployment(four_bit, "B200"))->describe().find("4-bit experts") == std::string::npos);
+    CHECK(make("fitted", deployment(plain, "H200"))->describe().find("4-bit experts") == std::string::npos);
+    // Never slower than the same weights unpacked, where reading them decides.
+    CHECK(us(*h200, decode(64, 64000)) < us(*make("fitted", deployment(plain, "H200")), decode(64, 64000)));
+}
+
+TEST_CASE("link_scale scales what all-reduces cost and nothing else") {
+    const Deployment d = deployment("Llama-2-7b-hf", "H100", 4);
+    const H100 g;
+    const double reduce = g.ar_a + g.ar_a2 * 2 + 2 * 3.0 / 4 * (2 * 8 * 4096.0) / (g.Lk * g.ar_e);
+    CHECK(us(*make("fitted", d), decode(6, 3000)) - us(*make("fitted", d, "{model: fitted, link_scale: 2}"), decode(6, 3000)) ==
+          doctest::Approx(32 * 2 * reduce / 2).epsilon(1e-3));
+    const Deployment one = deployment("Llama-2-7b-hf", "H100");
+    CHECK(make("fitted", one)->duration(decode(6, 3000)) ==
+          make("fitted", one, "{model: fitted, link_scale: 2}")->duration(decode(6, 3000)));
+}
+
+TEST_CASE("capture sizes pad, eager mode does not and pays for its launches") {
+    const Deployment d = deployment("Llama-2-7b-hf", "H100");
+    const H100 g;
+    const auto tokens = [&](double T) {
+        const double h = 4096, H = 32, d2 = 128, i = 11008;
+        return 32 * (g.gemm(T, 3 * H * d2, h) + g.gemm(T, h, H * d2) + g.gemm(T, 2 * i, h) + g.gemm(T, h, i) +
+                     g.elementwise(2 * 8 * h * T + 4 * 2 * H * d2 * T + 6 * i * T, 4));
+    };
+    const double usual = us(*make("fitted", d), decode(70, 70000));  // padded to 72
+    const std::string sizes = "{model: fitted, cudagraph_capture_sizes: [64, 1, 100]}";
+    CHECK(us(*make("fitted", d, sizes), decode(70, 70000)) - usual == doctest::Approx(tokens(100) - tokens(72)).epsilon(1e-3));
+    CHECK(us(*make("fitted", d, sizes), decode(101, 0)) ==
+          us(*make("fitted", d, "{model: fitted, enforce_eager: true, eager_launch: 0us}"), decode(101, 0)));
+    CHECK(us(*make("fitted", d, "{model: fitted, enforce_eager: true, eager_launch: 0us}"), decode(70, 70000)) - usual ==
+          doctest::Approx(tokens(70) - tokens(72)).epsilon(1e-2));
+    // 11 launches a layer of 40 us: more than the kernels take.
+    CHECK(us(*make("fitted", d, "{model: fitted, enforce_eager: true, eager_launch: 40us}"), decode(70, 70000)) - usual ==
+          doctest::Approx(32 * 11 * 40 - tokens(72)).epsilon(1e-3));
+}
+
+TEST_CASE("pipeline stages: as many micro-batches as stages, the heaviest sets the pace, and a hop each") {
+    Deployment d = deployment("Llama-2-7b-hf", "H100");
+    const auto whole = make("fitted", d);
+    d.pipeline_parallel_size = 4;
+    const auto piped = make("fitted", d);
+    const H100 g;
+    const auto hops = [&](double tokens) { return 3 * (g.ar_a + 2 * 4096 * tokens / g.Lk); };
+    // 32 rows: four micro-batches of 8, each through all layers while the others fill the other stages.
+    CHECK(us(*piped, decode(32, 32000)) == doctest::Approx(us(*whole, decode(8, 8000)) + hops(8)).epsilon(1e-5));
+    // One row fills one stage: the bubble is the other three.
+    CHECK(us(*piped, decode(1, 1000)) == doctest::Approx(us(*whole, decode(1, 1000)) + hops(1)).epsilon(1e-5));
+    // A long chunk goes through alone and sets the pace.
+    const std::array<PrefillChunk, 1> chunk{{{2000, 0}}};
+    const std::array<PrefillChunk, 1> own{{{2000, 0}}};
+    CHECK(us(*piped, mixed(chunk, 3, 3000, 4)) >= us(*whole, mixed(own, 0, 0, 0)));
+    CHECK(us(*piped, mixed(chunk, 3, 3000, 4)) < us(*whole, mixed(chunk, 3, 3000, 4)) + hops(2001));
+}
+
+TEST_CASE("roofline: a row that is left out takes no part in the median") {
+    const Deployment d = deployment("Llama-3.1-8B", "H100");
+    const auto with = make("roofline", d);
+    const auto without = make("roofline", d, "{model: roofline, leave_out: h100}");
+    CHECK(with->duration(decode(8, 8000)) != without->duration(decode(8, 8000)));
+    CHECK(without->describe().find("but h100") != std::string::npos);
+    CHECK(refusal("roofline", d, "{model: roofline, leave_out: h10}")[0].find("h100") != std::string::npos);
+    CHECK(refusal("fitted", d, "{model: fitted, leave_out: h100}").size() == 1);
+}
+
 TEST_CASE("latent attention reads the latent once per token, whatever the TP") {
     const auto slope = [](std::int64_t tp) {
         return make("fitted", deployment("DeepSeek-V2-Lite", "H100", tp))->decode_line(8)->per_context_ns;

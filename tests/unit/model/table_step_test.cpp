@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 #include <filesystem>
 
 #include "kvsim/base/check.hpp"
@@ -129,6 +130,34 @@ TEST_CASE("table: uneven contexts lie between the mean's time and the longest's 
     CHECK(us(*m, s) - us(*plain, s) == doctest::Approx(32 * 0.5 * (at_longest - at_mean)).epsilon(1e-3));
     s.shortest_context = s.longest_context = 516;
     CHECK(us(*m, s) == us(*plain, s));
+}
+
+TEST_CASE("table: experts by tokens and experts touched, and all-reduces when tensor parallel") {
+    const Profile p;
+    // time = 10 + tokens / 10 + 2 touched
+    p.write("moe.csv", "tokens,activated_experts,time_us\n1,1,12.1\n1,8,26.1\n1001,1,112.1\n1001,8,126.1\n");
+    Deployment d;
+    d.catalog = catalog();
+    d.model = model("mistralai/Mixtral-8x7B-Instruct-v0.1");
+    d.gpu = gpu("H100");
+    d.engine.async_scheduling = true;
+    const auto with = [&](std::int64_t tp) {
+        d.tensor_parallel_size = tp;
+        config::Choice choice;
+        choice.name = "table";
+        choice.params = yaml("{model: table, path: " + p.folder.string() + "}");
+        config::Diagnostics diagnostics;
+        auto m = make_step_time(choice, d, diagnostics);
+        for (const std::string& error : diagnostics.errors()) FAIL_CHECK(error);
+        REQUIRE(m);
+        return us(*m, decode(2, 1032));
+    };
+    const double touched = 8 * (1 - std::pow(0.75, 2));
+    const double layer = 2 * 1 + 10.1 + 1 + 5 + (13 + 25) / 2.0 + (10 + 0.2 + 2 * touched);
+    CHECK(with(1) == doctest::Approx(6 + 32 * layer + 120).epsilon(1e-9));
+    // The constants of H100: 4.384 us, 2 (tp - 2) 0.191, 450 GB/s at 0.307.
+    const double reduce = 4.384 + 0.191 * 2 + 2 * 0.75 * (2 * 2 * 4096.0) / (450e3 * 0.307);
+    CHECK(with(4) - with(1) == doctest::Approx(32 * 2 * reduce).epsilon(1e-4));
 }
 
 TEST_CASE("table: what is wrong with a profile") {
