@@ -59,6 +59,7 @@ public:
             take_arrivals();
             start_steps();
             run_ahead();
+            if constexpr (one) take_arrivals_in_flight();
             if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
             if ((++events_ & 255) == 0) look_around();
             if (livelocked_) break;
@@ -95,10 +96,15 @@ private:
     // Order of equal times: results, then arrivals, then step starts, so that a step sees everything that is known at its
     // instant.
     [[nodiscard]] SimTime next_time() {
-        SimTime next = joining_.empty() ? never : joining_.front().at;
-        if (may_issue()) next = std::min(next, std::max(now_, next_arrival()));
+        SimTime next = next_request();
         each_replica([&next](ReplicaType& replica) { next = std::min(next, replica.next_time()); });
         return next;
+    }
+
+    /// When the next request arrives or leaves the front end.
+    [[nodiscard]] SimTime next_request() {
+        const SimTime next = joining_.empty() ? never : joining_.front().at;
+        return may_issue() ? std::min(next, std::max(now_, next_arrival())) : next;
     }
 
     void reserve_requests(std::int64_t count) {
@@ -136,6 +142,17 @@ private:
         while (may_issue() && next_arrival() <= now_) take_arrival();
     }
 
+    /// Until the step in progress ends a request can do no more than join the queue, so its arrival takes no turn of the loop.
+    void take_arrivals_in_flight() {
+        const SimTime end = replicas_.front()->next_time();
+        if (end == never) return;
+        for (SimTime next = next_request(); next < end; next = next_request()) {
+            if (next > next_sample_) sample_timeline(next);
+            move_clock(next);
+            take_arrivals();
+        }
+    }
+
     void start_steps() {
         each_replica([this](ReplicaType& replica) { replica.start_step(now_); });
     }
@@ -144,7 +161,11 @@ private:
     /// or sample.
     void run_ahead() {
         SimTime horizon = joining_.empty() ? last_instant_ : std::min(last_instant_, joining_.front().at);
-        if (may_issue()) horizon = std::min(horizon, next_arrival());
+        if (may_issue()) {
+            // One replica is chosen whatever its state, so it may pass arrivals as long as nobody joins its queue.
+            const SimTime arrival = next_arrival();
+            if (arrival < horizon) horizon = one ? std::min(horizon, arrival + options_.api) : arrival;
+        }
         if (next_sample_ != never) horizon = std::min(horizon, next_sample_ + SimDuration(1));
         if constexpr (one) return replicas_.front()->run_ahead(horizon);
         // Tokens are counted second by second over all replicas.
