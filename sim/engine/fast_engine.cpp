@@ -418,12 +418,22 @@ inline void FastEngine::finish(Live& live) {
 
 // ---- many steps
 
+/// Whether `bound` is also that of a schedule() which only advances the decoders.
+bool FastEngine::bound_stays(Bound bound) const {
+    const std::int64_t budget = args_.max_num_batched_tokens - decoders_;
+    if (waiting_.empty()) return bound == (budget == 0 ? Bound::token_budget : Bound::no_waiting);
+    if (running_count_ == args_.max_num_seqs) return bound == Bound::seats;
+    return bound == Bound::kv_blocks && budget > 0 && budget >= blocked_budget_;
+}
+
 FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, const DecodeLine& line) {
     Ahead passed;
-    // Both batches of the queue must be plain decode steps, and nobody may finish in them.
     const std::int64_t rows = decoders_;
-    if (current.shape.sequences != rows || current.decoders != rows) return passed;
-    if (next && (next->shape.sequences != rows || next->decoders != rows)) return passed;
+    const auto plain = [rows](const Batch& batch) { return batch.shape.sequences == rows && batch.decoders == rows; };
+    Batch& newest = next ? *next : current;
+    // So many batches of the queue do not just give each of the decoders a token; their results are taken one by one.
+    const std::int64_t odd = !plain(newest) ? (next ? 2 : 1) : plain(current) ? 0 : 1;
+    if (!plain(newest) && !bound_stays(newest.bound)) return passed;
     if (somebody_ends_in(batch_ - 1) || (next && somebody_ends_in(batch_ - 2))) return passed;
 
     // Prices must rise with the context, and the dearest, over all steps and weighted with all rows, stay far from the end of
@@ -458,12 +468,15 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
         }
         if (end >= tokens_.second_end()) tokens_.add(0, end);  // only now that no replica has tokens of the second before
         const std::int64_t room = (std::min(horizon, tokens_.second_end()) - end).count();
-        const std::int64_t longest = price_at(static_cast<double>(decode_context_ + n * rows));
+        const std::int64_t longest = std::max(pending, price_at(static_cast<double>(decode_context_ + n * rows)));
         if (room <= longest * (n - 1)) n = (room - 1) / longest + 1;
-        if (n <= 0) break;
+        const std::int64_t known = passed.steps == 0 ? odd : 0;
+        if (n <= 0 || n < known) break;
 
         // The results of the batch in progress arrive and batch_ + i is scheduled, both at `now`. Instants count from `end`.
         const std::int64_t first_gap = (end - last_update_).count();
+        if (known > 0) update(current, end);
+        if (known > 1) update(*next, end + next->duration);
         auto context = static_cast<double>(decode_context_);
         std::int64_t now = 0, last = -first_gap, instants = 0, block_instants = 0, taken = 0;
         std::size_t phase = phase_;
@@ -483,11 +496,14 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
             pending = price;
             now += flying;
         }
-        // From the second on gaps only rise.
-        const std::int64_t second_gap = gaps[n > 1 ? 1 : 0];
-        const std::int64_t last_gap = gaps[static_cast<std::size_t>(n - 1)];
-        tokens_.next_each({gaps.data(), static_cast<std::size_t>(n)}, rows, measured_decoders_, last + first_gap,
-                          std::min(first_gap, second_gap), std::max(first_gap, last_gap));
+        // From the second on gaps of plain steps only rise.
+        if (known < n) {
+            const auto from = static_cast<std::size_t>(known), past = static_cast<std::size_t>(n);
+            const std::int64_t sum = last + first_gap - (known > 0 ? first_gap : 0) - (known > 1 ? gaps[1] : 0);
+            const std::int64_t second_gap = gaps[from + 1 < past ? from + 1 : from];
+            tokens_.next_each({gaps.data() + from, past - from}, rows, measured_decoders_, sum,
+                              std::min(gaps[from], second_gap), std::max(gaps[from], gaps[past - 1]));
+        }
         const Int128 origin = end.time_since_epoch().count();
         passed.steps += n;
         passed.instants += origin * n + instants;
@@ -507,7 +523,14 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
     table_blocks_ += taken;
     computed_ += passed.steps * rows;
     outstanding_ -= passed.steps * rows;
-    Batch& newest = next ? *next : current;
+    if (odd > 0) {
+        for (Batch* const batch : {&current, &newest}) {
+            batch->clear();
+            batch->decoders = rows;
+            batch->measured_decoders = measured_decoders_;
+            batch->shape.tokens = batch->shape.decode_rows = batch->shape.sampled = batch->shape.sequences = rows;
+        }
+    }
     newest.shape.decode_context = decode_context_;
     newest.duration = SimDuration(pending);
     newest.number = batch_ - 1;

@@ -78,7 +78,8 @@ public:
     /// Whether the next schedule() only advances the decoders, as long as nobody comes, finishes or lacks a block.
     [[nodiscard]] bool steady() const { return steady_ && decoders_ > 0; }
     [[nodiscard]] std::int64_t decoders() const { return decoders_; }
-    /// Advances over steps that end before `horizon` and change nothing but the contexts; `next` is the scheduled successor
+    /// Advances over steps that end before `horizon` and change nothing but the contexts, though the batches of the
+    /// queue may bring first tokens; `next` is the scheduled successor
     /// under async scheduling, else null; `end` is the end of `current`, `line` the price of a step of decoders() rows.
     Ahead run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, const DecodeLine& line);
 
@@ -116,6 +117,7 @@ private:
     void leave_bucket(const Live& live);
     [[nodiscard]] bool somebody_ends_in(std::int64_t batch);
     [[nodiscard]] std::int64_t batches_without_end(std::int64_t most);
+    [[nodiscard]] bool bound_stays(Bound bound) const;
     [[nodiscard]] std::int64_t blocks(std::int64_t computed) const {
         return block_shift_ >= 0 ? (computed + args_.block_size - 1) >> block_shift_ : ceil_div(computed, args_.block_size);
     }

@@ -177,6 +177,7 @@ public:
             const SimDuration first_pending = next ? next->duration : SimDuration{};
             const FastEngine::Ahead passed = engine_.run_ahead(*current_, next, end_, horizon, *line);
             if (passed.steps == 0) return;
+            fruitless_preemptions_ = 0;
             counters_.steps += passed.steps;
             counters_.rows += passed.steps * rows;
             counters_.tokens += passed.steps * rows;
