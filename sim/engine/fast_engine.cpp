@@ -426,15 +426,31 @@ bool FastEngine::bound_stays(Bound bound) const {
     return bound == Bound::kv_blocks && budget > 0 && budget >= blocked_budget_;
 }
 
-FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, const DecodeLine& line) {
+/// update() with what its finishes give back.
+void FastEngine::update_ahead(const Batch& batch, SimTime now, Ahead& passed) {
+    const std::int64_t used = used_blocks();
+    const std::int64_t reserved = held().reserved;
+    update(batch, now);
+    const Int128 instant = now.time_since_epoch().count();
+    passed.used_dt += (used_blocks() - used) * instant;
+    passed.reserved_dt += (held().reserved - reserved) * instant;
+}
+
+FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, SimTime last_finish,
+                                        const DecodeLine& line) {
     Ahead passed;
     const std::int64_t rows = decoders_;
     const auto plain = [rows](const Batch& batch) { return batch.shape.sequences == rows && batch.decoders == rows; };
     Batch& newest = next ? *next : current;
     // So many batches of the queue do not just give each of the decoders a token; their results are taken one by one.
     const std::int64_t odd = !plain(newest) ? (next ? 2 : 1) : plain(current) ? 0 : 1;
-    if (!plain(newest) && !bound_stays(newest.bound)) return passed;
-    if (somebody_ends_in(batch_ - 1) || (next && somebody_ends_in(batch_ - 2))) return passed;
+    if (odd > 0 && !bound_stays(newest.bound)) return passed;
+    const bool newest_ends = somebody_ends_in(batch_ - 1);
+    if (newest_ends || (next && somebody_ends_in(batch_ - 2))) {
+        if (!waiting_.empty()) return passed;  // room for its head
+        if (end + (next && newest_ends ? next->duration : SimDuration{}) > last_finish) return passed;
+        KVSIM_DCHECK(odd > 0, "who got its last token decodes no more");
+    }
 
     // Prices must rise with the context, and the dearest, over all steps and weighted with all rows, stay far from the end of
     // time; then neither they nor the sums below need a check one by one.
@@ -475,8 +491,11 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
 
         // The results of the batch in progress arrive and batch_ + i is scheduled, both at `now`. Instants count from `end`.
         const std::int64_t first_gap = (end - last_update_).count();
-        if (known > 0) update(current, end);
-        if (known > 1) update(*next, end + next->duration);
+        if (known > 0) {
+            update_ahead(current, end, passed);
+            if (known > 1) update_ahead(*next, end + next->duration, passed);
+            free = kv_.free();
+        }
         auto context = static_cast<double>(decode_context_);
         std::int64_t now = 0, last = -first_gap, instants = 0, block_instants = 0, taken = 0;
         std::size_t phase = phase_;
@@ -524,6 +543,7 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
     computed_ += passed.steps * rows;
     outstanding_ -= passed.steps * rows;
     if (odd > 0) {
+        steady_ = true;
         for (Batch* const batch : {&current, &newest}) {
             batch->clear();
             batch->decoders = rows;

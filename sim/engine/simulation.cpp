@@ -161,13 +161,16 @@ private:
     /// or sample.
     void run_ahead() {
         SimTime horizon = joining_.empty() ? last_instant_ : std::min(last_instant_, joining_.front().at);
+        // One replica is chosen whatever its state, so it may pass arrivals as long as nobody joins its queue. But what an
+        // arrival finds depends on who has finished, and in a closed loop a finish brings the next arrival.
+        SimTime last_finish = closed_loop_ || !one ? SimTime{} : horizon;
         if (may_issue()) {
-            // One replica is chosen whatever its state, so it may pass arrivals as long as nobody joins its queue.
             const SimTime arrival = next_arrival();
             if (arrival < horizon) horizon = one ? std::min(horizon, arrival + options_.api) : arrival;
+            last_finish = std::min(last_finish, arrival);
         }
         if (next_sample_ != never) horizon = std::min(horizon, next_sample_ + SimDuration(1));
-        if constexpr (one) return replicas_.front()->run_ahead(horizon);
+        if constexpr (one) return replicas_.front()->run_ahead(horizon, last_finish);
         // Tokens are counted second by second over all replicas.
         if (started_) horizon = std::min(horizon, tokens_.end_of_second(now_));
         for (const auto& replica : replicas_) {
@@ -177,7 +180,7 @@ private:
                     if (other != replica) until = std::min(until, other->next_time());
                 }
             }
-            replica->run_ahead(until);
+            replica->run_ahead(until, last_finish);
         }
     }
 
@@ -364,6 +367,7 @@ private:
         record.finish = FinishReason::length;
         ++out_.counters.completed;
         --in_system_;
+        out_.integrals.in_system_dt += (now - now_).count();  // a jump is ahead of the clock
         out_.end = now;
         if (totals_) leave(id);
         workload_.finished(id, now);

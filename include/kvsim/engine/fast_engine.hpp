@@ -61,6 +61,8 @@ public:
         std::int64_t steps = 0;
         Int128 instants = 0;        ///< sum of the instants at which a step was scheduled
         Int128 block_instants = 0;  ///< the same, weighted with the blocks taken at each
+        Int128 used_dt = 0;         ///< changes of used_blocks() by finishes, each times its instant
+        Int128 reserved_dt = 0;     ///< of held().reserved
     };
 
     /// Whether the arguments meet the conditions above. The workload must also keep its outputs private
@@ -81,7 +83,7 @@ public:
     /// Advances over steps that end before `horizon` and change nothing but the contexts, though the batches of the
     /// queue may bring first tokens; `next` is the scheduled successor
     /// under async scheduling, else null; `end` is the end of `current`, `line` the price of a step of decoders() rows.
-    Ahead run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, const DecodeLine& line);
+    Ahead run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, SimTime last_finish, const DecodeLine& line);
 
     [[nodiscard]] const EngineArgs& args() const { return args_; }
     [[nodiscard]] const RunKv& kv() const { return kv_; }
@@ -122,6 +124,7 @@ private:
         return block_shift_ >= 0 ? (computed + args_.block_size - 1) >> block_shift_ : ceil_div(computed, args_.block_size);
     }
 
+    void update_ahead(const Batch& batch, SimTime now, Ahead& passed);
     void plan_decoders(Batch& batch);
     void take_one_by_one(Batch& batch);
     void plan_prefilling(Batch& batch);
