@@ -493,7 +493,10 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
         const std::int64_t first_gap = (end - last_update_).count();
         if (known > 0) {
             update_ahead(current, end, passed);
-            if (known > 1) update_ahead(*next, end + next->duration, passed);
+            if (known > 1) {
+                passed.used_peak = used_blocks() + crossers_[phase_];
+                update_ahead(*next, end + next->duration, passed);
+            }
             free = kv_.free();
         }
         auto context = static_cast<double>(decode_context_);

@@ -59,10 +59,11 @@ public:
     /// What run_ahead() passed over.
     struct Ahead {
         std::int64_t steps = 0;
-        Int128 instants = 0;        ///< sum of the instants at which a step was scheduled
-        Int128 block_instants = 0;  ///< the same, weighted with the blocks taken at each
-        Int128 used_dt = 0;         ///< changes of used_blocks() by finishes, each times its instant
-        Int128 reserved_dt = 0;     ///< of held().reserved
+        Int128 instants = 0;         ///< sum of the instants at which a step was scheduled
+        Int128 block_instants = 0;   ///< the same, weighted with the blocks taken at each
+        Int128 used_dt = 0;          ///< changes of used_blocks() by finishes, each times its instant
+        Int128 reserved_dt = 0;      ///< of held().reserved
+        std::int64_t used_peak = 0;  ///< of used_blocks() before the last finish
     };
 
     /// Whether the arguments meet the conditions above. The workload must also keep its outputs private

@@ -187,7 +187,7 @@ public:
             reserved_dt_ -= passed.block_instants * engine_.slots_per_block() - passed.instants * rows + passed.reserved_dt;
             used_ = engine_.used_blocks();
             held_ = engine_.held();
-            integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_);
+            integrals_.blocks_used_peak = std::max({integrals_.blocks_used_peak, passed.used_peak, used_});
         }
     }
 
