@@ -56,7 +56,7 @@ public:
             if (next > next_sample_) sample_timeline(next);
             move_clock(next);
             finish_steps();
-            take_arrivals();
+            if (next_request() <= now_) take_arrivals();
             start_steps();
             run_ahead();
             if constexpr (one) take_arrivals_in_flight();
