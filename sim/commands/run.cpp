@@ -19,6 +19,7 @@
 #include "kvsim/engine/capacity.hpp"
 #include "kvsim/model/deployment.hpp"
 #include "kvsim/model/pieces.hpp"
+#include "kvsim/report/accuracy_limits.hpp"
 #include "kvsim/report/assertion.hpp"
 #include "kvsim/report/render.hpp"
 #include "kvsim/report/step_log.hpp"
@@ -140,6 +141,26 @@ void write_files(const fs::path& folder, const Prepared& p, const Outcome& outco
     for (const std::unique_ptr<AtomicFile>& file : files) file->commit();
 }
 
+/// Where the step-time model is known to be wrong; the summary says itself that a run is saturated or overloaded.
+void add_accuracy_warnings(const Prepared& p, Summary& summary) {
+    const std::string& tier = p.info.step_time_model;
+    if (tier != "fitted" && tier != "roofline") return;
+    AccuracyCase run;
+    run.model = p.deployment.model_name;
+    run.gpu = p.deployment.gpu_name;
+    run.dtype = p.deployment.model->dtype;
+    run.moe = p.deployment.model->is_moe();
+    run.batch = summary.batch_size_mean.value_or(0);
+    run.context = summary.prompt_tokens.mean + summary.output_tokens.mean / 2;
+    if (summary.verdict == "stable") run.load = summary.load.value_or(0);
+    run.concurrency = p.info.max_concurrency;
+    for (const std::string& limit : accuracy_limits(run)) summary.warnings.push_back("accuracy: " + limit);
+    if (tier == "roofline") {
+        summary.warnings.push_back("accuracy: no kernel was measured on " + run.gpu +
+                                   "; efficiencies are the medians of other cards");
+    }
+}
+
 /// Names become folders, so they must be plain and differ.
 void check_names(const std::vector<Prepared>& all) {
     const bool several = all.size() > 1;
@@ -209,7 +230,8 @@ int run_command(const std::vector<std::string>& args) {
         log_info(p.scenario.name + ": " + p.info.step_time_description);
         const Outcome outcome = run_one(p, run);
         p.info.capacity_req_s = capacity_of(p);
-        const Summary& summary = summaries.emplace_back(summarize(p.info, outcome));
+        Summary& summary = summaries.emplace_back(summarize(p.info, outcome));
+        add_accuracy_warnings(p, summary);
         write_files(folder, p, outcome, summary);
         // The table and the Markdown carry them themselves.
         if (run.quiet || (format != Format::table && format != Format::markdown)) {

@@ -139,7 +139,6 @@ TEST_CASE("validate: what is wrong with the file is said with its line") {
     refused(broken("820", "nan"), "e2e_mean_ms");
     refused(broken(",on,", ",perhaps,"), "prefix_caching");
     refused(broken("Llama-3.1-8B", "Llama-3.1-9X"), "cannot be replayed");
-    refused(columns + good + good, "nothing");
     CHECK(run_in(folder, {"validate", "missing.csv"}).exit == 2);
     folder.write("m.csv", columns + good);
     CHECK(has(run_in(folder, {"validate", "m.csv", "--where", "modle=x"}).err, "is 'model' meant?"));
@@ -217,9 +216,10 @@ TEST_CASE("calibrate: refuses what it cannot use") {
     folder.write("text.json", "{broken");
     folder.write("steps.jsonl", "{\"sched\":[{\"n\":0,\"c\":1}],\"duration_ns\":5}\n{\"sched\":[],\"duration_ns\":5}\n");
     folder.write("empty", "");
-    const auto refused = [&](std::vector<std::string> args, std::string_view part) {
-        args.insert(args.begin(), "calibrate");
-        const Finished done = run_in(folder, args);
+    const auto refused = [&](const std::vector<std::string>& args, std::string_view part) {
+        std::vector<std::string> all{"calibrate"};
+        for (const std::string& arg : args) all.push_back(arg);
+        const Finished done = run_in(folder, all);
         CAPTURE(done.err);
         CHECK(done.exit == 2);
         CHECK(has(done.err, part));
@@ -232,4 +232,13 @@ TEST_CASE("calibrate: refuses what it cannot use") {
     refused({"steps.jsonl", "--scenario", "s.yaml"}, "n must be above 0");
     refused({"empty", "--scenario", "s.yaml"}, "empty");
     refused({"bad.json", "--scenario", "affine.yaml"}, "nothing to calibrate");
+}
+
+TEST_CASE("run: a warning where the model is known to be wrong") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", deployment);
+    CHECK_FALSE(has(run_in(folder, {"s.yaml", "--out", "o"}).out, "accuracy:"));
+    CHECK(has(run_in(folder, {"s.yaml", "--out", "o", "--set", "model=Qwen2.5-7B-Instruct"}).out, "accuracy: Qwen2.5-7B"));
+    CHECK(
+        has(run_in(folder, {"s.yaml", "--out", "o", "--set", "hardware.gpu=MI300X"}).out, "accuracy: no kernel was measured"));
 }
