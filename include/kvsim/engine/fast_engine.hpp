@@ -47,6 +47,11 @@ public:
         SimDuration duration{};
 
         [[nodiscard]] bool empty() const { return shape.sequences == 0; }
+        /// For so many prefills that end in one step no later one allocates.
+        void reserve(std::int64_t prefills) {
+            completing.reserve(static_cast<std::size_t>(prefills));
+            chunks.reserve(static_cast<std::size_t>(prefills));
+        }
         void clear() {
             shape = {};
             recomputed_tokens = preempted = 0;

@@ -95,6 +95,9 @@ public:
           integrals_(integrals),
           on_step_(std::move(on_step)) {
         KVSIM_CHECK(!fast || !on_step_, "the fast engine keeps no block ids to record");
+        if constexpr (fast) {
+            for (Batch& batch : batches_) batch.reserve(std::min<std::int64_t>(args.max_num_seqs, 1024));
+        }
     }
     Replica(const Replica&) = delete;
     Replica& operator=(const Replica&) = delete;
