@@ -418,13 +418,39 @@ inline void FastEngine::finish(Live& live) {
 
 // ---- many steps
 
-FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, const DecodeLine& line) {
+/// Whether `bound` is also that of a schedule() which only advances the decoders.
+bool FastEngine::bound_stays(Bound bound) const {
+    const std::int64_t budget = args_.max_num_batched_tokens - decoders_;
+    if (waiting_.empty()) return bound == (budget == 0 ? Bound::token_budget : Bound::no_waiting);
+    if (running_count_ == args_.max_num_seqs) return bound == Bound::seats;
+    return bound == Bound::kv_blocks && budget > 0 && budget >= blocked_budget_;
+}
+
+/// update() with what its finishes give back.
+void FastEngine::update_ahead(const Batch& batch, SimTime now, Ahead& passed) {
+    const std::int64_t used = used_blocks();
+    const std::int64_t reserved = held().reserved;
+    update(batch, now);
+    const Int128 instant = now.time_since_epoch().count();
+    passed.used_dt += (used_blocks() - used) * instant;
+    passed.reserved_dt += (held().reserved - reserved) * instant;
+}
+
+FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, SimTime last_finish,
+                                        const DecodeLine& line) {
     Ahead passed;
-    // Both batches of the queue must be plain decode steps, and nobody may finish in them.
     const std::int64_t rows = decoders_;
-    if (current.shape.sequences != rows || current.decoders != rows) return passed;
-    if (next && (next->shape.sequences != rows || next->decoders != rows)) return passed;
-    if (somebody_ends_in(batch_ - 1) || (next && somebody_ends_in(batch_ - 2))) return passed;
+    const auto plain = [rows](const Batch& batch) { return batch.shape.sequences == rows && batch.decoders == rows; };
+    Batch& newest = next ? *next : current;
+    // So many batches of the queue do not just give each of the decoders a token; their results are taken one by one.
+    const std::int64_t odd = !plain(newest) ? (next ? 2 : 1) : plain(current) ? 0 : 1;
+    if (odd > 0 && !bound_stays(newest.bound)) return passed;
+    const bool newest_ends = somebody_ends_in(batch_ - 1);
+    if (newest_ends || (next && somebody_ends_in(batch_ - 2))) {
+        if (!waiting_.empty()) return passed;  // room for its head
+        if (end + (next && newest_ends ? next->duration : SimDuration{}) > last_finish) return passed;
+        KVSIM_DCHECK(odd > 0, "who got its last token decodes no more");
+    }
 
     // Prices must rise with the context, and the dearest, over all steps and weighted with all rows, stay far from the end of
     // time; then neither they nor the sums below need a check one by one.
@@ -458,12 +484,21 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
         }
         if (end >= tokens_.second_end()) tokens_.add(0, end);  // only now that no replica has tokens of the second before
         const std::int64_t room = (std::min(horizon, tokens_.second_end()) - end).count();
-        const std::int64_t longest = price_at(static_cast<double>(decode_context_ + n * rows));
+        const std::int64_t longest = std::max(pending, price_at(static_cast<double>(decode_context_ + n * rows)));
         if (room <= longest * (n - 1)) n = (room - 1) / longest + 1;
-        if (n <= 0) break;
+        const std::int64_t known = passed.steps == 0 ? odd : 0;
+        if (n <= 0 || n < known) break;
 
         // The results of the batch in progress arrive and batch_ + i is scheduled, both at `now`. Instants count from `end`.
         const std::int64_t first_gap = (end - last_update_).count();
+        if (known > 0) {
+            update_ahead(current, end, passed);
+            if (known > 1) {
+                passed.used_peak = used_blocks() + crossers_[phase_];
+                update_ahead(*next, end + next->duration, passed);
+            }
+            free = kv_.free();
+        }
         auto context = static_cast<double>(decode_context_);
         std::int64_t now = 0, last = -first_gap, instants = 0, block_instants = 0, taken = 0;
         std::size_t phase = phase_;
@@ -483,11 +518,14 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
             pending = price;
             now += flying;
         }
-        // From the second on gaps only rise.
-        const std::int64_t second_gap = gaps[n > 1 ? 1 : 0];
-        const std::int64_t last_gap = gaps[static_cast<std::size_t>(n - 1)];
-        tokens_.next_each({gaps.data(), static_cast<std::size_t>(n)}, rows, measured_decoders_, last + first_gap,
-                          std::min(first_gap, second_gap), std::max(first_gap, last_gap));
+        // From the second on gaps of plain steps only rise.
+        if (known < n) {
+            const auto from = static_cast<std::size_t>(known), past = static_cast<std::size_t>(n);
+            const std::int64_t sum = last + first_gap - (known > 0 ? first_gap : 0) - (known > 1 ? gaps[1] : 0);
+            const std::int64_t second_gap = gaps[from + 1 < past ? from + 1 : from];
+            tokens_.next_each({gaps.data() + from, past - from}, rows, measured_decoders_, sum,
+                              std::min(gaps[from], second_gap), std::max(gaps[from], gaps[past - 1]));
+        }
         const Int128 origin = end.time_since_epoch().count();
         passed.steps += n;
         passed.instants += origin * n + instants;
@@ -507,7 +545,15 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
     table_blocks_ += taken;
     computed_ += passed.steps * rows;
     outstanding_ -= passed.steps * rows;
-    Batch& newest = next ? *next : current;
+    if (odd > 0) {
+        steady_ = true;
+        for (Batch* const batch : {&current, &newest}) {
+            batch->clear();
+            batch->decoders = rows;
+            batch->measured_decoders = measured_decoders_;
+            batch->shape.tokens = batch->shape.decode_rows = batch->shape.sampled = batch->shape.sequences = rows;
+        }
+    }
     newest.shape.decode_context = decode_context_;
     newest.duration = SimDuration(pending);
     newest.number = batch_ - 1;

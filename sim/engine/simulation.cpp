@@ -82,9 +82,10 @@ public:
             move_clock(next);
             finish_steps();
             if (may_cancel_) give_up();
-            take_arrivals();
+            if (next_request() <= now_) take_arrivals();
             start_steps();
             run_ahead();
+            if (one && !may_cancel_) take_arrivals_in_flight();
             if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
             if ((++events_ & 255) == 0) look_around();
             if (livelocked_) break;
@@ -121,11 +122,16 @@ private:
     // Order of equal times: results, then clients that give up, then arrivals, then step starts: what is there in time counts,
     // and a step sees everything that is known at its instant.
     [[nodiscard]] SimTime next_time() {
-        SimTime next = joining_.empty() ? never : joining_.front().at;
+        SimTime next = next_request();
         if (may_cancel_) next = std::min(next, next_deadline());
-        if (may_issue()) next = std::min(next, std::max(now_, next_arrival()));
         each_replica([&next](ReplicaType& replica) { next = std::min(next, replica.next_time()); });
         return next;
+    }
+
+    /// When the next request arrives or leaves the front end.
+    [[nodiscard]] SimTime next_request() {
+        const SimTime next = joining_.empty() ? never : joining_.front().at;
+        return may_issue() ? std::min(next, std::max(now_, next_arrival())) : next;
     }
 
     void reserve_requests(std::int64_t count) {
@@ -173,6 +179,18 @@ private:
         if (may_cancel_) slots_[request.id] = slot;
     }
 
+    /// Until the step in progress ends a request can do no more than join the queue, so its arrival takes no turn of the loop.
+    void take_arrivals_in_flight() {
+        const SimTime end = replicas_.front()->next_time();
+        if (end == never) return;
+        for (SimTime next = next_request(); next < end; next = next_request()) {
+            if (next > next_sample_) sample_timeline(next);
+            if (next >= next_mark_) mark_windows(next);
+            move_clock(next);
+            take_arrivals();
+        }
+    }
+
     void start_steps() {
         each_replica([this](ReplicaType& replica) { replica.start_step(now_); });
     }
@@ -181,10 +199,17 @@ private:
     /// or sample.
     void run_ahead() {
         SimTime horizon = joining_.empty() ? last_instant_ : std::min(last_instant_, joining_.front().at);
-        if (may_issue()) horizon = std::min(horizon, next_arrival());
+        // One replica is chosen whatever its state, so it may pass arrivals as long as nobody joins its queue. But what an
+        // arrival finds depends on who has finished, and in a closed loop a finish brings the next arrival.
+        SimTime last_finish = closed_loop_ || !one ? SimTime{} : horizon;
+        if (may_issue()) {
+            const SimTime arrival = next_arrival();
+            if (arrival < horizon) horizon = one ? std::min(horizon, arrival + options_.api) : arrival;
+            last_finish = std::min(last_finish, arrival);
+        }
         if (next_sample_ != never) horizon = std::min(horizon, next_sample_ + SimDuration(1));
         horizon = std::min(horizon, next_mark_);
-        if constexpr (one) return replicas_.front()->run_ahead(horizon);
+        if constexpr (one) return replicas_.front()->run_ahead(horizon, last_finish);
         // Tokens are counted second by second over all replicas.
         if (started_) horizon = std::min(horizon, tokens_.end_of_second(now_));
         for (const auto& replica : replicas_) {
@@ -194,7 +219,7 @@ private:
                     if (other != replica) until = std::min(until, other->next_time());
                 }
             }
-            replica->run_ahead(until);
+            replica->run_ahead(until, last_finish);
         }
     }
 
@@ -515,6 +540,7 @@ private:
         record.finish = FinishReason::length;
         ++out_.counters.completed;
         --in_system_;
+        out_.integrals.in_system_dt += (now - now_).count();  // a jump is ahead of the clock
         out_.end = now;
         if (totals_) leave(id);
         workload_.finished(id, now, FinishReason::length, outputs);

@@ -47,6 +47,11 @@ public:
         SimDuration duration{};
 
         [[nodiscard]] bool empty() const { return shape.sequences == 0; }
+        /// For so many prefills that end in one step no later one allocates.
+        void reserve(std::int64_t prefills) {
+            completing.reserve(static_cast<std::size_t>(prefills));
+            chunks.reserve(static_cast<std::size_t>(prefills));
+        }
         void clear() {
             shape = {};
             recomputed_tokens = preempted = 0;
@@ -59,8 +64,11 @@ public:
     /// What run_ahead() passed over.
     struct Ahead {
         std::int64_t steps = 0;
-        Int128 instants = 0;        ///< sum of the instants at which a step was scheduled
-        Int128 block_instants = 0;  ///< the same, weighted with the blocks taken at each
+        Int128 instants = 0;         ///< sum of the instants at which a step was scheduled
+        Int128 block_instants = 0;   ///< the same, weighted with the blocks taken at each
+        Int128 used_dt = 0;          ///< changes of used_blocks() by finishes, each times its instant
+        Int128 reserved_dt = 0;      ///< of held().reserved
+        std::int64_t used_peak = 0;  ///< of used_blocks() before the last finish
     };
 
     /// Whether the arguments meet the conditions above. The workload must also keep its outputs private
@@ -78,9 +86,10 @@ public:
     /// Whether the next schedule() only advances the decoders, as long as nobody comes, finishes or lacks a block.
     [[nodiscard]] bool steady() const { return steady_ && decoders_ > 0; }
     [[nodiscard]] std::int64_t decoders() const { return decoders_; }
-    /// Advances over steps that end before `horizon` and change nothing but the contexts; `next` is the scheduled successor
+    /// Advances over steps that end before `horizon` and change nothing but the contexts, though the batches of the
+    /// queue may bring first tokens; `next` is the scheduled successor
     /// under async scheduling, else null; `end` is the end of `current`, `line` the price of a step of decoders() rows.
-    Ahead run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, const DecodeLine& line);
+    Ahead run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, SimTime last_finish, const DecodeLine& line);
 
     [[nodiscard]] const EngineArgs& args() const { return args_; }
     [[nodiscard]] const RunKv& kv() const { return kv_; }
@@ -116,10 +125,12 @@ private:
     void leave_bucket(const Live& live);
     [[nodiscard]] bool somebody_ends_in(std::int64_t batch);
     [[nodiscard]] std::int64_t batches_without_end(std::int64_t most);
+    [[nodiscard]] bool bound_stays(Bound bound) const;
     [[nodiscard]] std::int64_t blocks(std::int64_t computed) const {
         return block_shift_ >= 0 ? (computed + args_.block_size - 1) >> block_shift_ : ceil_div(computed, args_.block_size);
     }
 
+    void update_ahead(const Batch& batch, SimTime now, Ahead& passed);
     void plan_decoders(Batch& batch);
     void take_one_by_one(Batch& batch);
     void plan_prefilling(Batch& batch);

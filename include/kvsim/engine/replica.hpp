@@ -95,6 +95,9 @@ public:
           integrals_(integrals),
           on_step_(std::move(on_step)) {
         KVSIM_CHECK(!fast || !on_step_, "the fast engine keeps no block ids to record");
+        if constexpr (fast) {
+            for (Batch& batch : batches_) batch.reserve(std::min<std::int64_t>(args.max_num_seqs, 1024));
+        }
     }
     Replica(const Replica&) = delete;
     Replica& operator=(const Replica&) = delete;
@@ -185,8 +188,9 @@ public:
         account(now);
     }
 
-    /// May run ahead, over steps that end before `horizon` and in which nobody is admitted, preempted or finished.
-    void run_ahead(SimTime horizon) {
+    /// May run ahead, over steps that end before `horizon` and in which nobody is admitted or preempted, nor finished after
+    /// `last_finish`.
+    void run_ahead(SimTime horizon, SimTime last_finish) {
         if constexpr (fast) {
             if (!flying_ || end_ >= horizon || !engine_.steady()) return;
             Batch* const next = has_next_ ? next_ : nullptr;
@@ -195,17 +199,18 @@ public:
             if (!line) return;
             const SimTime first_end = end_;
             const SimDuration first_pending = next ? next->duration : SimDuration{};
-            const FastEngine::Ahead passed = engine_.run_ahead(*current_, next, end_, horizon, *line);
+            const FastEngine::Ahead passed = engine_.run_ahead(*current_, next, end_, horizon, last_finish, *line);
             if (passed.steps == 0) return;
+            fruitless_preemptions_ = 0;
             counters_.steps += passed.steps;
             counters_.rows += passed.steps * rows;
             counters_.tokens += passed.steps * rows;
             integrals_.stepping += end_ - first_end + (next ? next->duration - first_pending : SimDuration{});
-            used_dt_ -= passed.block_instants;
-            reserved_dt_ -= passed.block_instants * engine_.slots_per_block() - passed.instants * rows;
+            used_dt_ -= passed.block_instants + passed.used_dt;
+            reserved_dt_ -= passed.block_instants * engine_.slots_per_block() - passed.instants * rows + passed.reserved_dt;
             used_ = engine_.used_blocks();
             held_ = engine_.held();
-            integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_);
+            integrals_.blocks_used_peak = std::max({integrals_.blocks_used_peak, passed.used_peak, used_});
         }
     }
 

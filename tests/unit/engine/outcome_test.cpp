@@ -233,3 +233,34 @@ TEST_CASE("outcome: totals in place of records count the same, also what a warm-
     CHECK(stalled.totals->counts.requests == 2);
     CHECK(stalled.totals->counts.completed == 0);
 }
+
+TEST_CASE("outcome: what an arrival finds counts those who finish while it is in the front end") {
+    for (const std::int64_t api : {0, 4, 35, 400}) {
+        for (const bool async : {false, true}) {
+            CAPTURE(api);
+            CAPTURE(async);
+            SimulationOptions options = roomy(async);
+            options.api = SimDuration(api);
+            for (std::int64_t last = 1; last < 120; ++last) {
+                in_both_forms(options, {{0, 5, 30}, {0, 5, 3}, {1, 5, 9}, {last, 5, 2}}, [](const Outcome& o) {
+                    std::int64_t most = 0, done = 0;
+                    Int128 in_system = 0;
+                    for (const RequestRecord& arriving : o.requests) {
+                        std::int64_t there = 0;
+                        done = 0;
+                        for (const RequestRecord& r : o.requests) {
+                            const bool ended = r.arrival + r.e2e <= arriving.arrival;
+                            there += r.arrival <= arriving.arrival && !ended;
+                            done += ended;
+                        }
+                        most = std::max(most, there);
+                        in_system += arriving.e2e.count();
+                    }
+                    CHECK(o.counters.max_in_system == most);
+                    CHECK(o.counters.completed_by_last_arrival == done);
+                    CHECK((o.integrals.in_system_dt == in_system));
+                });
+            }
+        }
+    }
+}
