@@ -451,7 +451,8 @@ void add_warnings(const Outcome& o, Summary& s) {
         s.warnings.push_back("no measured request completed: there are no latencies to report");
     if (o.counters.arrivals == 0)
         s.warnings.push_back("no request arrived within workload.duration: there is nothing to report");
-    if (s.requests == 0 && arrived(o) > 0) s.warnings.push_back("every request fell into the warm-up or the cool-down: nothing is measured");
+    if (s.requests == 0 && arrived(o) > 0)
+        s.warnings.push_back("every request fell into the warm-up or the cool-down: nothing is measured");
     if (s.verdict == "overloaded" && !s.offered_rate_req_s)
         s.warnings.push_back("all requests arrive at once: queue, TTFT and E2E measure their number; compare throughput only");
     else if (s.verdict == "overloaded")

@@ -107,7 +107,7 @@ struct Summary {
     std::int64_t retries = 0, wasted_tokens = 0, wasted_output_tokens = 0;  ///< Counters', of the whole run
     Distribution client_queue;  ///< of completed measured requests; empty where nobody waited at the client
     Attainment attainment;
-    std::vector<ClassSummary> classes;  ///< in order of name; empty without classes
+    std::vector<ClassSummary> classes;                                          ///< in order of name; empty without classes
     DistributionInterval ttft_ci95, tpot_ci95, itl_ci95, e2e_ci95, queue_ci95;  ///< of ITL only the mean: its gaps are pooled
     std::vector<std::string> correlated;      ///< quantities whose batch means are no independent sample
     std::optional<double> served_rate_req_s;  ///< completions up to the last arrival / (last - first arrival)
