@@ -48,12 +48,14 @@ int workload_command(const std::vector<std::string>& args) {
                         std::to_string(engine_block));
 
     AtomicFile trace(*out);
-    TraceWriter writer(block);
+    TraceWriter writer(block, workload.may_cancel());
     Arrival arrival;
     std::string line;
     std::int64_t count = 0;
     while (workload.next_time()) {
         workload.pop(arrival);
+        if (const std::string what = TraceWriter::left_out(arrival); !what.empty())
+            refuse("request " + std::to_string(count) + " has " + what + ", for which the format has no key");
         line.clear();
         writer.append(arrival, line);
         trace.write(line);

@@ -164,15 +164,21 @@ constexpr std::int64_t longest_series = std::int64_t{1} << 18;
 // Intervals and drift of the measured requests that completed, in order of arrival.
 void add_intervals(const std::vector<RequestRecord>& records, Tally& t) {
     const std::int64_t stride = ceil_div(std::max<std::int64_t>(t.completed, 1), longest_series);
+    std::vector<RequestId> chosen;
+    chosen.reserve(static_cast<std::size_t>(t.completed / stride + 1));
+    std::int64_t skip = 0;
+    for (std::size_t id = 0; id < records.size(); ++id) {
+        if (!records[id].measured || !completed(records[id]) || skip-- > 0) continue;
+        chosen.push_back(static_cast<RequestId>(id));
+        skip = stride - 1;
+    }
     std::vector<std::int64_t> series;
-    series.reserve(static_cast<std::size_t>(t.completed / stride + 1));
+    series.reserve(chosen.size());
     // `get` gives the value of a request, or a negative one to leave it out.
     const auto fill = [&](auto get) {
         series.clear();
-        std::int64_t i = 0;
-        for (const RequestRecord& r : records) {
-            if (!r.measured || !completed(r) || i++ % stride != 0) continue;
-            const std::int64_t value = get(r);
+        for (const RequestId id : chosen) {
+            const std::int64_t value = get(records[id]);
             if (value >= 0) series.push_back(value);
         }
     };

@@ -6,6 +6,7 @@ namespace kvsim::selftest {
 
 using Cases = std::vector<Case>;
 void add_queueing(Cases&);
+void add_clients(Cases&);
 void add_kv_figures(Cases&);
 void add_stall(Cases&);
 void add_watermark(Cases&);
@@ -14,6 +15,7 @@ void add_trace_facts(Cases&, const std::filesystem::path& traces, std::vector<st
 std::vector<Case> known_answers(const std::filesystem::path& traces, std::vector<std::string>& missing) {
     Cases all;
     add_queueing(all);
+    add_clients(all);
     add_kv_figures(all);
     add_stall(all);
     add_watermark(all);

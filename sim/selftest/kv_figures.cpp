@@ -42,6 +42,31 @@ void add_kv_figures(std::vector<Case>& all) {
                            return static_cast<double>(
                                blocks_in(gib * GiB, kv_bytes_per_token(decoder(layers, heads, heads), 1, 1, 2), 1));
                        }});
+    // Per rank, 16 bit: layers x 2 x KV heads x head_dim x 2, more ranks than KV heads repeat them.
+    for (const auto& [name, layers, kv_heads, tp, bytes] :
+         {std::tuple{"OPT-13B", 40, 40, 1, 819'200}, std::tuple{"OPT-66B", 64, 72, 1, 2'359'296},
+          std::tuple{"OPT-175B", 96, 96, 1, 4'718'592}, std::tuple{"Llama-2-7B", 32, 32, 1, 524'288},
+          std::tuple{"Llama-3.1-8B, Mistral-7B", 32, 8, 1, 131'072}, std::tuple{"Llama-3-70B", 80, 8, 1, 327'680},
+          std::tuple{"Qwen2.5-7B", 28, 4, 1, 57'344}, std::tuple{"Qwen3-32B", 64, 8, 1, 262'144},
+          std::tuple{"Qwen3-235B-A22B, TP 4", 94, 4, 4, 48'128}, std::tuple{"Qwen3-235B-A22B, TP 8", 94, 4, 8, 48'128}})
+        all.push_back({fmt::format("KV bytes per token: {}", name), static_cast<double>(bytes), 0, 1,
+                       [layers = layers, kv_heads = kv_heads, tp = tp](std::uint64_t) {
+                           return static_cast<double>(kv_bytes_per_token(decoder(layers, 64, kv_heads), tp, 1, 2));
+                       }});
+    // Multi-head latent attention is not divided by TP.
+    for (const std::int64_t tp : {1, 8})
+        all.push_back({fmt::format("KV bytes per token: DeepSeek-V3, TP {}", tp), 70'272, 0, 1, [tp](std::uint64_t) {
+                           ModelSpec m = decoder(61, 128, 128);
+                           m.mla.kv_lora_rank = 512;
+                           m.mla.qk_rope_head_dim = 64;
+                           return static_cast<double>(kv_bytes_per_token(m, tp, 1, 2));
+                       }});
+    all.push_back({"Qwen2.5-7B: blocks of 16 in 16 GiB", 18'724, 0, 1, [](std::uint64_t) {
+                       return static_cast<double>(blocks_in(16 * GiB, kv_bytes_per_token(decoder(28, 28, 4), 1, 1, 2), 16));
+                   }});
+    // The log prints GiB to two decimals: +- 0.005 GiB is 73 tokens.
+    all.push_back({"gpt-oss-120b: tokens in 5.38 GiB at 73,728 B", 78'384, 73, 1,
+                   [](std::uint64_t) { return static_cast<double>(16 * blocks_in(538 * GiB / 100, 73'728, 16)); }});
     // Engine start-up logs, to the two decimals they print.
     for (const auto& [blocks, length, known] : {std::tuple{1'381, 2'048, 10.79}, std::tuple{50'231, 32'768, 24.53}})
         all.push_back({fmt::format("concurrency of {} blocks at max_model_len {}", blocks, length), known, 0.005, 1,

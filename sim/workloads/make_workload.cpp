@@ -176,10 +176,6 @@ std::unique_ptr<Workload> replay_of(const config::WorkloadConfig& config, std::u
     reader = filtered(std::move(reader), t, config, seed, diagnostics);
     // The trace's own errors are thrown; those of the scenario come first.
     if (!reader || !diagnostics.ok()) return nullptr;
-    if (reader->may_time_out()) {
-        diagnostics.error(config.trace.mark, "timeout_ms is not supported by this version");
-        return nullptr;
-    }
     const TraceReader& watched = *reader;
     const ReplayOptions options{t.jitter, config.rate_scale, config.requests, config.duration};
     std::unique_ptr<Workload> workload = make_replay(std::move(reader), options, seed);

@@ -30,6 +30,7 @@ public:
 
     [[nodiscard]] std::optional<SimTime> next_time() override { return next_; }
     [[nodiscard]] bool closed_loop() const override { return paced_; }
+    [[nodiscard]] bool may_cancel() const override { return reader_->may_time_out(); }
     [[nodiscard]] bool outputs_are_private() const override { return true; }
     [[nodiscard]] std::vector<std::string> notes() const override { return reader_->notes(); }
 
@@ -48,6 +49,7 @@ public:
         out.external_id = row.request_id;
         out.request_class = row.request_class;
         out.session_id = row.session_id;
+        out.timeout = row.timeout.value_or(SimDuration::zero());
         fill_prompt(row, id, out.prompt);
         if (paced_ && !row.session_id.empty()) in_flight_[id] = {&sessions_[row.session_id], head.index};
         spare_.push_back(std::move(head.row));

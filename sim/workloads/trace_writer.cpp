@@ -62,11 +62,20 @@ struct TraceWriter::Ids {
     std::vector<Content> blocks;  ///< of the current prompt
 };
 
-TraceWriter::TraceWriter(std::int64_t block_size) : block_size_(block_size), ids_(std::make_unique<Ids>()) {
+TraceWriter::TraceWriter(std::int64_t block_size, bool timeouts)
+    : block_size_(block_size), timeouts_(timeouts), ids_(std::make_unique<Ids>()) {
     KVSIM_CHECK(block_size >= 1, "a block holds tokens");
 }
 
 TraceWriter::~TraceWriter() = default;
+
+std::string TraceWriter::left_out(const Arrival& arrival) {
+    if (arrival.ttft_timeout > SimDuration::zero()) return "a timeout of the first token";
+    if (arrival.cancel_after > SimDuration::zero()) return "a cancellation";
+    if (!arrival.tenant.empty()) return "a tenant";
+    if (arrival.attempt > 0) return "a retry";
+    return {};
+}
 
 void TraceWriter::append(const Arrival& arrival, std::string& out) {
     const RequestId id = next_++;
@@ -123,6 +132,12 @@ void TraceWriter::append(const Arrival& arrival, std::string& out) {
     if (arrival.priority != 0) out += ", \"priority\": " + std::to_string(arrival.priority);
     append_text("class", arrival.request_class, out);
     append_text("session_id", arrival.session_id, out);
+    if (arrival.timeout > SimDuration::zero()) {
+        out += ", \"timeout_ms\": ";
+        append_ms(arrival.timeout.count(), out);
+    } else if (timeouts_ && id == 0) {
+        out += ", \"timeout_ms\": null";
+    }
     out += "}\n";
 }
 

@@ -14,17 +14,21 @@ namespace kvsim {
 /// request's. So a replay finds the same prefixes on every engine whose block size is a multiple of it.
 class TraceWriter {
 public:
-    /// `block_size` in tokens, >= 1.
-    explicit TraceWriter(std::int64_t block_size);
+    /// `block_size` in tokens, >= 1. `timeouts`: some request may have one, which the first line announces to readers.
+    explicit TraceWriter(std::int64_t block_size, bool timeouts = false);
     TraceWriter(const TraceWriter&) = delete;
     TraceWriter& operator=(const TraceWriter&) = delete;
     ~TraceWriter();
+    /// What the format has no key for in this request: a limit on the first token, a cancellation, a tenant, an earlier
+    /// attempt; empty: nothing.
+    static std::string left_out(const Arrival& arrival);
     /// Appends the line of the next request (RequestId 0, 1, ...) of a workload whose outputs are private.
     void append(const Arrival& arrival, std::string& out);
 
 private:
     struct Ids;
     std::int64_t block_size_;
+    bool timeouts_;
     RequestId next_ = 0;
     std::unique_ptr<Ids> ids_;
 };

@@ -57,6 +57,25 @@ TEST_CASE("round trip: drawn requests, shared prefixes, concurrency, preemption"
     round_trip("", "  requests: 40\n  rate_scale: 3\n  arrivals: {process: poisson, rate: 1/min}\n" + lengths);
 }
 
+TEST_CASE("round trip: clients that give up") {
+    const std::string impatient = "  requests: 120\n  arrivals: {process: poisson, rate: 40/s}\n" + lengths + "  timeout: 2s\n";
+    round_trip("", impatient);
+    const TemporaryFolder folder;
+    folder.write("a.yaml", engine("") + "workload:\n" + impatient);
+    REQUIRE(run_in(folder, {"a.yaml", "--out", "a", "--quiet"}).exit == 0);
+    CHECK(slurp(folder.path() / "a/requests.csv").find("timed_out") != std::string::npos);
+    // The first row has no limit: readers must still learn of the others.
+    folder.write("t.jsonl",
+                 "{\"timestamp\": 0, \"input_length\": 9, \"output_length\": 5, \"timeout_ms\": null}\n"
+                 "{\"timestamp\": 1, \"input_length\": 9, \"output_length\": 300, \"timeout_ms\": 20.5}\n");
+    folder.write("b.yaml", engine("") + "workload: {trace: {path: t.jsonl}}\n");
+    REQUIRE(run_in(folder, {"b.yaml", "--out", "b", "--quiet"}).exit == 0);
+    const std::string rows = slurp(folder.path() / "b/requests.csv");
+    CHECK(rows.find("timed_out") != std::string::npos);
+    REQUIRE(run_in(folder, {"workload", "b.yaml", "--out", "again.jsonl"}).exit == 0);
+    CHECK(slurp(folder.path() / "again.jsonl") == slurp(folder.path() / "t.jsonl"));
+}
+
 TEST_CASE("round trip: a replayed trace, jittered and scaled, with names and priorities") {
     const TemporaryFolder source;
     std::string text;
@@ -86,6 +105,16 @@ TEST_CASE("what no trace can say is refused, and nothing is written") {
     CHECK(run_in(folder, {"workload", "b.yaml"}).exit == 2);
     CHECK(run_in(folder, {"workload", "b.yaml", "--out", "none/t.jsonl"}).exit == 2);
     CHECK(folder.files() == std::vector<std::string>{"a.yaml", "b.yaml", "s.jsonl"});
+    for (const auto& [keys, what] :
+         {std::pair{"  timeout: {ttft: 1s}\n", "a timeout of the first token"},
+          std::pair{"  cancel: {share: 1, after: 1s}\n", "a cancellation"}, std::pair{"  tenant: t\n", "a tenant"}}) {
+        folder.write("c.yaml",
+                     engine("") + "workload:\n  requests: 3\n  arrivals: {process: poisson, rate: 1/s}\n" + lengths + keys);
+        const Finished left_out = run_in(folder, {"workload", "c.yaml", "--out", "t.jsonl"});
+        CHECK(left_out.exit == 2);
+        CHECK(left_out.err.find(what) != std::string::npos);
+        CHECK(left_out.err.find("for which the format has no key") != std::string::npos);
+    }
 }
 
 TEST_CASE("a skipped row is counted in the run's warnings") {

@@ -1,0 +1,106 @@
+// Closed loops of users and classes of clients with closed formulas.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+
+#include "kvsim/app/selftest.hpp"
+
+namespace kvsim::selftest {
+namespace {
+
+constexpr std::uint64_t runs = 12;
+
+// One seat whose service is one prefill of geometrically many tokens of 1 ms: exponential with mean 1 s.
+constexpr const char* service = "prompt_tokens: {distribution: geometric, mean: 1000}, output_tokens: 1";
+constexpr double think_time = 9;  // s
+
+SimulationOptions server(QueueOrder order) {
+    SimulationOptions options = plain_options();
+    options.engine.max_num_seqs = 1;
+    options.engine.scheduling_policy = order;
+    return options;
+}
+
+/// Completions per second and mean time in system, from the first tenth of the arrivals to the last, and what
+/// R = N / X - Z leaves, s.
+std::array<double, 3> closed_loop(int users, std::uint64_t seed) {
+    const auto requests = workload(
+        fmt::format("{{requests: 20000, users: {{count: {}, think_time: {{distribution: exponential, mean: {}s}}}}, {}}}",
+                    users, think_time, service),
+        seed);
+    const Outcome outcome = run(server(QueueOrder::fcfs), *step_time("{model: affine, per_token: 1ms}"), *requests);
+    const std::size_t n = outcome.requests.size();
+    const SimTime from = outcome.requests[n / 10].arrival;
+    const SimTime to = outcome.requests[n - 1].arrival;
+    double sum = 0;
+    double done = 0;
+    for (const RequestRecord& r : outcome.requests) {
+        const SimTime end = r.arrival + r.e2e;
+        if (end < from || end > to) continue;
+        sum += to_seconds(r.e2e);
+        done += 1;
+    }
+    const double throughput = done / to_seconds(to - from);
+    const double response = sum / done;
+    return {throughput, response, response - (users / throughput - think_time)};
+}
+
+/// Mean wait of the urgent class and of the other, s.
+std::array<double, 2> two_priorities(std::uint64_t seed) {
+    const auto requests = workload(fmt::format("{{requests: 60000, {}, classes: ["
+                                               "{{name: high, priority: 0, arrivals: {{process: poisson, rate: 0.3/s}}}},"
+                                               "{{name: low, priority: 1, arrivals: {{process: poisson, rate: 0.5/s}}}}]}}",
+                                               service),
+                                   seed);
+    const Outcome outcome = run(server(QueueOrder::priority), *step_time("{model: affine, per_token: 1ms}"), *requests);
+    std::array<double, 2> sums{};
+    std::array<double, 2> counts{};
+    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
+        const std::size_t of = outcome.classes.at(id) == "low" ? 1 : 0;
+        sums[of] += to_seconds(outcome.requests[id].queue);
+        counts[of] += 1;
+    }
+    return {sums[0] / counts[0], sums[1] / counts[1]};
+}
+
+/// Several cases look at one run.
+template <std::size_t size, class Measure>
+auto shared(Measure measure) {
+    const auto memo = std::make_shared<std::map<std::uint64_t, std::array<double, size>>>();
+    return [memo, measure](std::uint64_t seed) -> const std::array<double, size>& {
+        const auto found = memo->find(seed);
+        return found != memo->end() ? found->second : memo->emplace(seed, measure(seed)).first->second;
+    };
+}
+
+}  // namespace
+
+void add_clients(std::vector<Case>& all) {
+    // Machine repairman, exact MVA.
+    for (const auto& [users, throughput, response, bound] :
+         {std::tuple{5, 0.475092, 1.524277, 0.02}, std::tuple{10, 0.832037, 3.018700, 0.03},
+          std::tuple{20, 0.999383, 11.012347, 0.03}}) {
+        const auto loop = shared<3>([users = users](std::uint64_t seed) { return closed_loop(users, seed); });
+        all.push_back({fmt::format("closed loop, {} users: throughput, 1/s", users), throughput, bound * throughput, runs,
+                       [loop](std::uint64_t seed) { return loop(seed)[0]; }});
+        all.push_back({fmt::format("closed loop, {} users: response time, s", users), response, bound * response, runs,
+                       [loop](std::uint64_t seed) { return loop(seed)[1]; }});
+        all.push_back({fmt::format("closed loop, {} users: R - (N / X - Z), s", users), 0, 0.01 * (response + think_time), runs,
+                       [loop](std::uint64_t seed) { return loop(seed)[2]; }});
+    }
+    // Cobham: W = W0 / ((1 - s_{k-1}) (1 - s_k)).
+    const auto waits = shared<2>(two_priorities);
+    all.push_back({"non-preemptive priority, urgent class: wait, s", 1.14286, 0.02 * 1.14286, runs,
+                   [waits](std::uint64_t seed) { return waits(seed)[0]; }});
+    all.push_back({"non-preemptive priority, other class: wait, s", 5.71429, 0.05 * 5.71429, runs,
+                   [waits](std::uint64_t seed) { return waits(seed)[1]; }});
+    // Kleinrock's conservation law: sum of load x wait.
+    all.push_back({"non-preemptive priority: sum of load x wait, s", 3.2, 0.05 * 3.2, runs,
+                   [waits](std::uint64_t seed) { return 0.3 * waits(seed)[0] + 0.5 * waits(seed)[1]; }});
+}
+
+}  // namespace kvsim::selftest
