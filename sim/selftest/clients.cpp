@@ -25,8 +25,8 @@ SimulationOptions server(QueueOrder order) {
     return options;
 }
 
-/// Completions per second and mean time in system, from the first tenth of the arrivals to the last, and what
-/// R = N / X - Z leaves, s.
+/// Completions per second and mean time in system, from the first tenth of the arrivals to the last, and (R + Z) X / N: the
+/// interactive response-time law.
 std::array<double, 3> closed_loop(int users, std::uint64_t seed) {
     const auto requests = workload(
         fmt::format("{{requests: 20000, users: {{count: {}, think_time: {{distribution: exponential, mean: {}s}}}}, {}}}",
@@ -46,7 +46,7 @@ std::array<double, 3> closed_loop(int users, std::uint64_t seed) {
     }
     const double throughput = done / to_seconds(to - from);
     const double response = sum / done;
-    return {throughput, response, response - (users / throughput - think_time)};
+    return {throughput, response, (response + think_time) * throughput / users};
 }
 
 /// Mean wait of the urgent class and of the other, s.
@@ -89,7 +89,7 @@ void add_clients(std::vector<Case>& all) {
                        [loop](std::uint64_t seed) { return loop(seed)[0]; }});
         all.push_back({fmt::format("closed loop, {} users: response time, s", users), response, bound * response, runs,
                        [loop](std::uint64_t seed) { return loop(seed)[1]; }});
-        all.push_back({fmt::format("closed loop, {} users: R - (N / X - Z), s", users), 0, 0.01 * (response + think_time), runs,
+        all.push_back({fmt::format("closed loop, {} users: (R + Z) X / N", users), 1, 0.01, runs,
                        [loop](std::uint64_t seed) { return loop(seed)[2]; }});
     }
     // Cobham: W = W0 / ((1 - s_{k-1}) (1 - s_k)).

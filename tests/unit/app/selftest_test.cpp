@@ -7,7 +7,7 @@
 namespace kvsim::test {
 
 TEST_CASE("selftest prints each case with what it measured") {
-    const Finished table = run_program({"selftest", "--only", "OPT-13B"});
+    const Finished table = run_program({"selftest", "--only", "OPT-13B: token slots"});
     CHECK(table.exit == 0);
     CHECK(table.out.find("OPT-13B: token slots in 12 GiB") != std::string::npos);
     CHECK(table.out.find("15728       15728") != std::string::npos);
