@@ -401,7 +401,10 @@ std::string explain(const std::string& message) {
     for (const auto& [theirs, ours] : meanings) {
         if (message == theirs) return std::string(ours);
     }
-    return "YAML: " + message;
+    // Of an unknown escape yaml-cpp names one byte, which may be part of a character.
+    std::string whole = message.substr(0, find_invalid_utf8(message));
+    whole.erase(whole.find_last_not_of(": ") + 1);
+    return "YAML: " + whole;
 }
 
 // `text` is normalised; its first line starts `first_column` bytes into the source's first line.

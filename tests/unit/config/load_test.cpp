@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "kvsim/base/text.hpp"
 #include "unit/config/helpers.hpp"
 
 using namespace kvsim;
@@ -153,6 +154,14 @@ TEST_CASE("after a duplicate key the rest is still read") {
     CHECK(root.map.size() == 2);
     CHECK(root.find("a")->scalar == "1");
     CHECK(root.find("b")->scalar == "3");
+}
+
+TEST_CASE("parse_yaml: an unknown escape of several bytes leaves the message whole") {
+    Diagnostics diagnostics;
+    parse_yaml("a: \"\\\xC3\xA9\"\n", "s.yaml", diagnostics);
+    REQUIRE(diagnostics.errors().size() == 1);
+    CHECK(diagnostics.errors()[0].find("error: YAML: unknown escape character\n") != std::string::npos);
+    CHECK(find_invalid_utf8(diagnostics.errors()[0]) == std::string_view::npos);
 }
 
 TEST_CASE("load_yaml: unreadable files are the user's error") {
