@@ -183,7 +183,7 @@ std::span<const Entry<TraceFormat>> trace_formats() {
          llmservingsim_docs,
          {matches_llmservingsim, open_llmservingsim}},
         {"weka",
-         "sessions as JSON objects with block_size 64 and requests (t, in, out, hash_ids), subagents nested",
+         "sessions as JSON objects with block_size 64 and requests (t, in, out, hash_ids), which may nest",
          weka_docs,
          {matches_weka, open_weka}},
     };

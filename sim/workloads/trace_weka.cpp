@@ -1,7 +1,7 @@
 // WEKA-style session traces: one JSON object per session (a file each, an array, or lines) with block_size 64 and requests of
-// {t (s since the session's start), in, out, hash_ids}; subagents nest further requests, on the same clock and in the same hash
-// ids. Hash ids cover the full blocks only (floor rule; a partial one behind them is dropped), are local to the session unless
-// hash_id_scope is "global", and the tail nobody shares. Sessions start at 0, or when `arrivals` says.
+// {t (s since the session's start), in, out, hash_ids}; an entry may nest further requests, on the same clock and in the same
+// hash ids. Hash ids cover the full blocks only (floor rule; a partial one behind them is dropped), are local to the session
+// unless hash_id_scope is "global", and the tail nobody shares. Sessions start at 0, or when `arrivals` says.
 
 #include <algorithm>
 #include <array>
@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 4> key_names{"id", "block_size", "hash_id
 enum RequestKey : std::size_t { t, in, out, hash_ids, type, nested };
 constexpr std::array<std::string_view, 6> request_names{"t", "in", "out", "hash_ids", "type", "requests"};
 
-constexpr int deepest_subagent = 16;
+constexpr int deepest_nesting = 16;
 constexpr std::int64_t local_ids = std::int64_t{1} << 32;
 constexpr std::int64_t most_sessions = std::int64_t{1} << 20;
 
@@ -108,7 +108,7 @@ private:
             row.block_size = size;
             row.session_id = name;
         }
-        // Subagents run beside the session that started them.
+        // Nested requests run beside those of the session that started them.
         std::stable_sort(rows.begin(), rows.end(), [](const TraceRow& a, const TraceRow& b) { return a.time < b.time; });
         if (!rows.empty()) rows.front().starts_session = true;
         rows_.swap(rows);
@@ -116,7 +116,7 @@ private:
 
     void request(std::deque<TraceRow>& rows, int depth) {
         const char* const mark = parser_.here();
-        if (depth > deepest_subagent) parser_.fail(mark, "subagents nested too deeply");
+        if (depth > deepest_nesting) parser_.fail(mark, "requests nested too deeply");
         TraceRow row;
         const std::uint32_t seen = parser_.object(
             request_names, scratch_,

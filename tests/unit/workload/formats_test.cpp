@@ -222,7 +222,7 @@ TEST_CASE("LLMServingSim: requests, token ids, sessions") {
           "t:1:41: error: missing key 'output_toks'");
 }
 
-TEST_CASE("WEKA sessions: floor rule, subagents in time order, hash ids of their own") {
+TEST_CASE("WEKA sessions: floor rule, nested requests in time order, hash ids of their own") {
     const Read r = read(session);
     CHECK(r.format == "weka");
     REQUIRE(r.rows.size() == 3);
