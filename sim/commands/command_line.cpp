@@ -24,7 +24,8 @@ po::value_semantic* one_value() {
 std::string help_text(const Usage& usage) {
     std::string out = "Usage: " + std::string(usage.synopsis) + "\n\n" + std::string(usage.description) + "\n\nOptions:\n";
     const auto line = [&out](const Option& option) {
-        std::string head = fmt::format("  --{}{}{}", option.name, option.argument.empty() ? "" : " ", option.argument);
+        std::string head = fmt::format("  {}--{}{}{}", option.letter != 0 ? fmt::format("-{}, ", option.letter) : "",
+                                       option.name, option.argument.empty() ? "" : " ", option.argument);
         if (head.size() >= help_column) head += "\n" + std::string(help_column, ' ');
         out += fmt::format("{:<{}}{}{}\n", head, help_column, option.doc, option.repeatable ? " (repeatable)" : "");
     };
@@ -96,7 +97,8 @@ std::optional<Arguments> parse(const Usage& usage, const std::vector<std::string
     known.add_options()("help", "");
     std::vector<std::string_view> names{"help"};
     for (const Option& option : usage.options) {
-        const std::string name(option.name);
+        std::string name(option.name);
+        if (option.letter != 0) name += std::string(",") + option.letter;
         if (option.argument.empty()) {
             known.add_options()(name.c_str(), "");
         } else {

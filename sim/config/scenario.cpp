@@ -543,11 +543,7 @@ void canonical(const Value& value, std::string& out, bool is_root) {
 std::string hash_of(const Value& root) {
     std::string text;
     canonical(root, text, true);
-    std::uint64_t hash = 0xCBF29CE484222325U;  // FNV-1a, 64 bits
-    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
-    std::string out(16, '0');
-    for (std::size_t i = 16; i-- > 0; hash >>= 4U) out[i] = "0123456789abcdef"[hash & 15U];
-    return out;
+    return fnv1a_hex(text);
 }
 
 std::string default_name(const std::filesystem::path& file) {

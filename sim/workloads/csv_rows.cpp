@@ -12,13 +12,6 @@ namespace kvsim {
 
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-    const auto blank = [](char c) { return c == ' ' || c == '\t'; };
-    while (!text.empty() && blank(text.front())) text.remove_prefix(1);
-    while (!text.empty() && blank(text.back())) text.remove_suffix(1);
-    return text;
-}
-
 bool is_ascii(std::string_view text) {
     unsigned char any = 0;
     for (const char c : text) any |= static_cast<unsigned char>(c);

@@ -24,6 +24,7 @@ struct Option {
     std::string_view argument;  ///< the placeholder help prints: "DIR"
     std::string_view doc;
     bool repeatable = false;
+    char letter = 0;  ///< `-j 4` beside `--jobs 4`; 0: none
 };
 
 /// What one command accepts; help text and parser come from the same table. Every command also has --help.
@@ -75,5 +76,7 @@ int selftest_command(const std::vector<std::string>& args);
 int workload_command(const std::vector<std::string>& args);
 int calibrate_command(const std::vector<std::string>& args);
 int validate_command(const std::vector<std::string>& args);
+int sweep_command(const std::vector<std::string>& args);
+int merge_command(const std::vector<std::string>& args);
 
 }  // namespace kvsim::app

@@ -29,4 +29,10 @@ std::size_t find_invalid_utf8(std::string_view text);
 /// Lower-cased, letters and digits only: the form in which GPU and model names are compared.
 std::string fold_name(std::string_view name);
 
+/// Without blanks and tabs at its ends.
+std::string_view trimmed(std::string_view text);
+
+/// FNV-1a of 64 bits, as 16 hexadecimal digits: names a text, protects nothing.
+std::string fnv1a_hex(std::string_view text);
+
 }  // namespace kvsim

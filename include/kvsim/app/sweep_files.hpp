@@ -1,0 +1,52 @@
+#pragma once
+// What a sweep leaves in its folder, and how parts become one file.
+//
+//   plan.json          what is swept: fingerprint, number of rows, the header; one line
+//   points/ROW.csv     a finished row while the sweep is under way
+//   shard-I-of-N.csv   the rows of a shard that is done, in order
+//   sweep.csv          all rows, in order
+//
+// Every file appears complete or not at all.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kvsim/app/sweep.hpp"
+
+namespace kvsim::app {
+
+/// point, the varied keys, the columns of summary.csv, error; "\n" included.
+std::string sweep_header(const SweepPlan& plan);
+
+class SweepFolder {
+public:
+    /// Makes the folder and writes plan.json. `resume`: what is finished of the same plan stays. Without it the shard's earlier
+    /// results are removed. The results of another plan are removed only by a whole sweep that does not resume; else they are
+    /// refused, as other shards may be at work here. Throws UserError.
+    SweepFolder(std::filesystem::path folder, const SweepPlan& plan, const Shard& shard, bool resume);
+
+    /// The shard's rows stand in their file.
+    [[nodiscard]] bool done() const;
+    [[nodiscard]] bool has(std::int64_t row) const;
+    void add(std::int64_t row, const std::string& line) const;
+    [[nodiscard]] std::string read(std::int64_t row) const;
+    /// All rows of the shard as one file; the single ones go.
+    void finish(const std::vector<std::int64_t>& rows) const;
+    /// sweep.csv or the shard's file.
+    [[nodiscard]] std::filesystem::path result() const;
+
+private:
+    [[nodiscard]] std::filesystem::path point_file(std::int64_t row) const;
+    std::filesystem::path folder_;
+    Shard shard_;
+    std::string header_;
+};
+
+/// The parts in `folders` as one sweep.csv in `out`. Throws UserError unless they are of one plan and every row is there
+/// exactly once. Returns the number of rows.
+std::int64_t merge_sweeps(const std::vector<std::filesystem::path>& folders, const std::filesystem::path& out);
+
+}  // namespace kvsim::app

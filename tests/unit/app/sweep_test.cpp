@@ -1,0 +1,328 @@
+// kvsim sweep and merge: the same file however it was made.
+
+#include "kvsim/app/sweep.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kvsim/app/csv_table.hpp"
+#include "kvsim/base/check.hpp"
+#include "kvsim/base/parallel.hpp"
+#include "unit/app/cli.hpp"
+
+namespace kvsim::test {
+namespace {
+
+namespace fs = std::filesystem;
+using app::CsvTable;
+
+std::vector<std::string> grid(std::vector<std::string> more) {
+    std::vector<std::string> args{
+        "sweep",    "s.yaml", "--vary", "engine.max_num_seqs=1,2,4,8", "--vary", "workload.arrivals.rate=1/s,5/s,20/s",
+        "--repeat", "2"};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+}
+
+CsvTable table_of(const fs::path& path) {
+    return {path.string(), slurp(path)};
+}
+
+void no_batch_system() {
+    for (const char* name : {"SLURM_ARRAY_TASK_ID",
+                             "SLURM_ARRAY_TASK_COUNT",
+                             "SLURM_ARRAY_TASK_MIN",
+                             "SLURM_ARRAY_TASK_MAX",
+                             "SLURM_ARRAY_TASK_STEP",
+                             "SLURM_PROCID",
+                             "SLURM_NTASKS",
+                             "JOB_COMPLETION_INDEX",
+                             "CLOUD_RUN_TASK_INDEX",
+                             "CLOUD_RUN_TASK_COUNT",
+                             "AWS_BATCH_JOB_ARRAY_INDEX",
+                             "AWS_BATCH_JOB_ARRAY_SIZE",
+                             "SGE_TASK_ID",
+                             "SGE_TASK_FIRST",
+                             "SGE_TASK_LAST",
+                             "SGE_TASK_STEPSIZE",
+                             "LSB_JOBINDEX",
+                             "LSB_JOBINDEX_END",
+                             "PBS_ARRAY_INDEX",
+                             "PBS_ARRAYID",
+                             "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "PMI_RANK",
+                             "PMI_SIZE"})
+        unsetenv(name);
+}
+
+app::Shard automatic(const std::map<std::string, std::string>& variables, std::optional<std::int64_t> shards = std::nullopt) {
+    no_batch_system();
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+    try {
+        const app::Shard shard = app::parse_shard("auto", shards);
+        no_batch_system();
+        return shard;
+    } catch (...) {
+        no_batch_system();
+        throw;
+    }
+}
+
+}  // namespace
+
+TEST_CASE("sweep: shards 0..6 of 7, merged, are the unsharded file byte for byte, on one thread or several") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    REQUIRE(run_in(folder, grid({"--out", "whole", "--quiet"})).exit == 0);
+    const std::string whole = slurp(folder.path() / "whole/sweep.csv");
+    REQUIRE(run_in(folder, grid({"--out", "one", "--quiet", "-j", "1"})).exit == 0);
+    CHECK(slurp(folder.path() / "one/sweep.csv") == whole);
+
+    std::vector<std::string> merge{"merge"};
+    for (int i = 0; i < 7; ++i) {
+        const std::string out = "shard" + std::to_string(i);
+        REQUIRE(run_in(folder, grid({"--out", out, "--quiet", "--shard", std::to_string(i) + "/7"})).exit == 0);
+        REQUIRE(run_in(folder, grid({"--out", "shared", "--quiet", "--shard", std::to_string(i) + "/7"})).exit == 0);
+        merge.push_back(out);
+    }
+    merge.insert(merge.end(), {"--out", "merged"});
+    CHECK(run_in(folder, merge).exit == 0);
+    CHECK(slurp(folder.path() / "merged/sweep.csv") == whole);
+    CHECK(run_in(folder, {"merge", "shared", "--out", "merged2"}).exit == 0);
+    CHECK(slurp(folder.path() / "merged2/sweep.csv") == whole);
+
+    SUBCASE("a missing part") {
+        const Finished run = run_in(folder, {"merge", "shard0", "shard2", "--out", "m"});
+        CHECK(run.exit == 2);
+        CHECK(run.err.find("17 of 24 runs are missing: point 0 seed 2") != std::string::npos);
+        CHECK_FALSE(fs::exists(folder.path() / "m/sweep.csv"));
+    }
+    SUBCASE("a part given twice") {
+        const Finished run = run_in(folder, {"merge", "shard0", "whole", "--out", "m"});
+        CHECK(run.exit == 2);
+        CHECK(run.err.find("point 0 seed 1 is there twice") != std::string::npos);
+    }
+    SUBCASE("parts of different sweeps") {
+        REQUIRE(run_in(folder, {"sweep", "s.yaml", "--vary", "engine.max_num_seqs=1,2", "--out", "other", "--quiet"}).exit ==
+                0);
+        CHECK(run_in(folder, {"merge", "shard0", "other", "--out", "m"}).err.find("another sweep") != std::string::npos);
+    }
+    SUBCASE("parts of different versions") {
+        std::string plan = slurp(folder.path() / "shard1/plan.json");
+        const std::string version = "\"kvsim_version\":\"";
+        plan.insert(plan.find(version) + version.size(), "9");
+        folder.write("shard1/plan.json", plan);
+        const Finished run = run_in(folder, {"merge", "shard0", "shard1", "--out", "m"});
+        CHECK(run.exit == 2);
+        CHECK(run.err.find("is from kvsim") != std::string::npos);
+    }
+    SUBCASE("a part that was cut") {
+        const std::string part = slurp(folder.path() / "shard1/shard-1-of-7.csv");
+        folder.write("shard1/shard-1-of-7.csv", part.substr(0, part.size() - 5));
+        CHECK(run_in(folder, {"merge", "shard0", "shard1", "--out", "m"}).exit == 2);
+    }
+}
+
+TEST_CASE("sweep: killed in the middle and resumed, the file is the same") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    const std::vector<std::string> more{"--set", "workload.requests=3000", "--quiet", "-j", "2"};
+    std::vector<std::string> args = grid(more);
+    args.insert(args.end(), {"--out", "whole"});
+    REQUIRE(run_in(folder, args).exit == 0);
+
+    args.back() = "killed";
+    for (const int signal : {9, 2}) {
+        const auto some_done = [&folder] {
+            std::error_code error;
+            return std::distance(fs::directory_iterator(folder.path() / "killed/points", error), fs::directory_iterator()) >= 3;
+        };
+        const Finished run =
+            run_program(args, {.folder = folder.path(), .output = {}, .interrupt_when = some_done, .signal = signal});
+        REQUIRE(run.exit == 128 + signal);
+        CHECK_FALSE(fs::exists(folder.path() / "killed/sweep.csv"));
+        CHECK_FALSE(fs::is_empty(folder.path() / "killed/points"));
+    }
+    args.emplace_back("--resume");
+    REQUIRE(run_in(folder, args).exit == 0);
+    CHECK(slurp(folder.path() / "killed/sweep.csv") == slurp(folder.path() / "whole/sweep.csv"));
+    CHECK_FALSE(fs::exists(folder.path() / "killed/points"));
+    REQUIRE(run_in(folder, args).exit == 0);  // nothing is left to do
+    CHECK(slurp(folder.path() / "killed/sweep.csv") == slurp(folder.path() / "whole/sweep.csv"));
+    args.insert(args.end(), {"--seed", "5"});
+    CHECK(run_in(folder, args).err.find("holds another sweep") != std::string::npos);
+}
+
+TEST_CASE("sweep: a row is what the scenario alone gives with the point's keys") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    REQUIRE(run_in(folder, grid({"--out", "g", "--quiet"})).exit == 0);
+    const CsvTable sweep = table_of(folder.path() / "g/sweep.csv");
+    REQUIRE(sweep.rows().size() == 24);
+    const CsvTable::Row& row = sweep.rows()[11];  // point 5: the second of max_num_seqs, the third of rate
+    CHECK(sweep.text(row, "engine.max_num_seqs") == "2");
+    CHECK(sweep.text(row, "workload.arrivals.rate") == "20/s");
+    CHECK(sweep.text(row, "seed") == "2");
+    REQUIRE(run_in(folder, {"s.yaml", "--set", "engine.max_num_seqs=2", "--set", "workload.arrivals.rate=20/s", "--seed", "2",
+                            "--out", "alone", "--quiet"})
+                .exit == 0);
+    const CsvTable alone = table_of(folder.path() / "alone/summary.csv");
+    for (const std::string& column : alone.columns()) CHECK(sweep.text(row, column) == alone.text(alone.rows()[0], column));
+}
+
+TEST_CASE("sweep file: what varies together, what is left out, overlays, seeds") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    folder.write("slow.yaml", "step_time: {model: constant, step: 40ms}\n");
+    folder.write("fast.yaml", "step_time: {model: constant, step: 10ms}\n");
+    folder.write("sweep.yaml",
+                 "base: s.yaml\n"
+                 "set: {workload.requests: 20}\n"
+                 "vary:\n"
+                 "  overlay: [slow.yaml, fast.yaml]\n"
+                 "zip:\n"
+                 "  - {engine.max_num_seqs: [2, 4, 8], engine.max_num_batched_tokens: [128, 256, 512]}\n"
+                 "exclude:\n"
+                 "  - {engine.max_num_seqs: 4}\n"
+                 "seeds: [7, 3]\n");
+    REQUIRE(run_in(folder, {"sweep", "sweep.yaml", "--out", "o", "--quiet", "--aggregate"}).exit == 0);
+    const CsvTable t = table_of(folder.path() / "o/sweep.csv");
+    REQUIRE(t.rows().size() == 8);
+    const std::vector<std::vector<std::string>> expected{{"0", "2", "128", "7"}, {"0", "2", "128", "3"}, {"1", "8", "512", "7"},
+                                                         {"1", "8", "512", "3"}, {"2", "2", "128", "7"}, {"2", "2", "128", "3"},
+                                                         {"3", "8", "512", "7"}, {"3", "8", "512", "3"}};
+    for (std::size_t i = 0; i < 8; ++i) {
+        const CsvTable::Row& row = t.rows()[i];
+        CHECK(std::vector<std::string>{t.text(row, "point"), t.text(row, "engine.max_num_seqs"),
+                                       t.text(row, "engine.max_num_batched_tokens"), t.text(row, "seed")} == expected[i]);
+        CHECK(t.text(row, "overlay").ends_with(i < 4 ? "slow.yaml" : "fast.yaml"));
+        CHECK(t.text(row, "tpot_mean_ms") == (i < 4 ? "40" : "10"));
+        CHECK(t.text(row, "requests") == "20");
+    }
+    const CsvTable mean = table_of(folder.path() / "o/aggregate.csv");
+    REQUIRE(mean.rows().size() == 4);
+    const double a = *t.number(t.rows()[2], "e2e_mean_ms");
+    const double b = *t.number(t.rows()[3], "e2e_mean_ms");
+    CHECK(*mean.number(mean.rows()[1], "e2e_mean_ms") == doctest::Approx((a + b) / 2));
+    // Student t with one degree of freedom: 12.706 times the standard error, half the distance of two values.
+    CHECK(*mean.number(mean.rows()[1], "e2e_mean_ms_ci95") == doctest::Approx(12.7062047 * std::abs(a - b) / 2));
+    CHECK_FALSE(mean.has("max_num_seqs_ci95"));
+}
+
+TEST_CASE("sweep: a point that fails is recorded and the others run on") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    // 2 blocks of 16 tokens hold no request of max_model_len 4096: refused when it is prepared or run, never by the schema.
+    const Finished run =
+        run_in(folder, {"sweep", "s.yaml", "--vary", "engine.num_gpu_blocks_override=400,2,300", "--out", "o"});
+    CHECK(run.exit == 1);
+    CHECK(run.out.find("1 failed") != std::string::npos);
+    const CsvTable t = table_of(folder.path() / "o/sweep.csv");
+    REQUIRE(t.rows().size() == 3);
+    CHECK(t.text(t.rows()[0], "error").empty());
+    CHECK(t.text(t.rows()[1], "error").find("error: ") != std::string::npos);
+    CHECK(t.text(t.rows()[1], "seed") == "1");
+    CHECK(t.text(t.rows()[1], "completed").empty());
+    CHECK(t.text(t.rows()[2], "completed") == "60");
+}
+
+TEST_CASE("sweep: bad input costs nothing and leaves nothing") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    const auto refused = [&folder](std::vector<std::string> args, std::string_view reason) {
+        args.insert(args.end(), {"--out", "o"});
+        const Finished run = run_in(folder, args);
+        CAPTURE(reason);
+        CAPTURE(run.err);
+        CHECK(run.exit == 2);
+        CHECK(run.err.find(reason) != std::string::npos);
+        CHECK_FALSE(fs::exists(folder.path() / "o"));
+    };
+    const std::string vary = "--vary";
+    refused({"sweep", "s.yaml"}, "nothing varies");
+    refused({"sweep", "s.yaml", vary, "engine.max_num_seq=1,2"}, "did you mean 'max_num_seqs'?");
+    refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=1,many"}, "many");
+    refused({"sweep", "s.yaml", vary, "engine.max_num_seqs="}, "an empty value");
+    refused({"sweep", "s.yaml", vary, "engine.max_num_seqs"}, "must be key.path=v1,v2");
+    refused({"sweep", "s.yaml", vary, "seed=1,2"}, "--repeat");
+    refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=1", vary, "engine.max_num_seqs=2"}, "varies twice");
+    refused({"sweep", "none.yaml", vary, "engine.max_num_seqs=1"}, "none.yaml");
+    std::string many = "1";
+    for (int i = 2; i <= 400; ++i) many += "," + std::to_string(i);
+    refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=" + many, vary, "engine.max_num_batched_tokens=" + many}, "--yes");
+    for (const char* shard : {"2/2", "-1/2", "1", "a/2", "1/0", "1/2/3", ""})
+        refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=1", "--shard", shard}, "--shard must be i/N");
+    refused({"merge", "nothing-here"}, "holds no sweep");
+
+    const auto file = [&](std::string_view text, std::string_view reason) {
+        folder.write("sweep.yaml", text);
+        refused({"sweep", "sweep.yaml"}, reason);
+    };
+    file("base: s.yaml\nvery: {engine.max_num_seqs: [1]}\n", "sweep.yaml:2:1: error: unknown key 'very'; did you mean 'vary'?");
+    file("base: s.yaml\nvary: {engine.max_num_seqs: []}\n", "at least one entry");
+    file("base: s.yaml\nzip: [{engine.max_num_seqs: [1, 2], engine.block_size: [16]}]\n", "need as many");
+    file("base: s.yaml\nvary: {engine.max_num_seqs: [1]}\nexclude: [{engine.max_num_seqs: 1}]\n", "every point");
+    file("base: s.yaml\nvary: {engine.max_num_seqs: [1]}\nexclude: [{engine.max_num_seqs: 2}]\n", "never is 2");
+    file("base: s.yaml\nvary: {engine.max_num_seqs: [1]}\nexclude: [{engine.max_num_seq: 1}]\n",
+         "did you mean 'engine.max_num_seqs'?");
+    file("base: s.yaml\nvary: {engine.max_num_seqs: [1]}\nseeds: [1]\nrepeat: 2\n", "exclude each other");
+    file("base: s.yaml\nvary: {engine.max_num_seqs: [1]}\nrepeat: 0\n", "from 1 to 100000");
+}
+
+TEST_CASE("--shard auto reads the batch system it runs under") {
+    const auto is = [](const app::Shard& shard, std::int64_t index, std::int64_t count) {
+        CHECK(shard.index == index);
+        CHECK(shard.count == count);
+    };
+    // As sbatch --array=1-7:2 sets them; a task's own srun variables say rank 0 of 1.
+    is(automatic({{"SLURM_ARRAY_TASK_ID", "5"},
+                  {"SLURM_ARRAY_TASK_COUNT", "4"},
+                  {"SLURM_ARRAY_TASK_MIN", "1"},
+                  {"SLURM_ARRAY_TASK_MAX", "7"},
+                  {"SLURM_ARRAY_TASK_STEP", "2"},
+                  {"SLURM_PROCID", "0"},
+                  {"SLURM_NTASKS", "1"}}),
+       2, 4);
+    is(automatic({{"JOB_COMPLETION_INDEX", "3"}}, 9), 3, 9);
+    is(automatic({{"CLOUD_RUN_TASK_INDEX", "0"}, {"CLOUD_RUN_TASK_COUNT", "5"}}), 0, 5);
+    is(automatic({{"AWS_BATCH_JOB_ARRAY_INDEX", "4"}, {"AWS_BATCH_JOB_ARRAY_SIZE", "5"}}), 4, 5);
+    is(automatic({{"SGE_TASK_ID", "5"}, {"SGE_TASK_FIRST", "3"}, {"SGE_TASK_LAST", "9"}, {"SGE_TASK_STEPSIZE", "2"}}), 1, 4);
+    is(automatic({{"SGE_TASK_ID", "undefined"}, {"PBS_ARRAY_INDEX", "2"}}, 4), 2, 4);
+    is(automatic({{"LSB_JOBINDEX", "2"}, {"LSB_JOBINDEX_END", "8"}}), 1, 8);
+    is(automatic({{"LSB_JOBINDEX", "0"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), 1, 2);
+    is(automatic({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "3"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "3"}}),
+       1, 3);
+    is(automatic({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}), 0, 1);
+    CHECK_THROWS_AS(automatic({}), UserError);
+    CHECK_THROWS_AS(automatic({{"JOB_COMPLETION_INDEX", "3"}}), UserError);  // how many?
+    CHECK_THROWS_AS(automatic({{"JOB_COMPLETION_INDEX", "x"}}, 4), UserError);
+    CHECK_THROWS_AS(automatic({{"CLOUD_RUN_TASK_INDEX", "5"}, {"CLOUD_RUN_TASK_COUNT", "5"}}), UserError);
+    CHECK_THROWS_AS(automatic({{"SLURM_ARRAY_TASK_ID", "1"},
+                               {"SLURM_ARRAY_TASK_COUNT", "4"},
+                               {"SLURM_ARRAY_TASK_MIN", "0"},
+                               {"OMPI_COMM_WORLD_RANK", "2"},
+                               {"OMPI_COMM_WORLD_SIZE", "4"}}),
+                    UserError);  // two that disagree
+}
+
+TEST_CASE("parallel_for does each piece once, and stops at an error") {
+    for (const std::int64_t threads : {1, 2, 7}) {
+        std::vector<int> done(1000, 0);
+        parallel_for(1000, threads, [&done](std::int64_t i) { ++done[static_cast<std::size_t>(i)]; });
+        CHECK(done == std::vector<int>(1000, 1));
+        CHECK_THROWS_AS(parallel_for(1000, threads,
+                                     [](std::int64_t i) {
+                                         if (i == 500) throw UserError("stop");
+                                     }),
+                        UserError);
+    }
+    parallel_for(0, 2, [](std::int64_t) { FAIL("nothing to do"); });
+}
+
+}  // namespace kvsim::test
