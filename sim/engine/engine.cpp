@@ -313,17 +313,20 @@ void Engine::check_invariants() const {
 
 void fill_scheduled(StepRecord& record, const Engine& engine, const Batch& batch) {
     record.step = batch.step;
-    record.scheduled.reserve(batch.rows.size());
-    for (const BatchRow& row : batch.rows) {
+    record.scheduled.resize(batch.rows.size());
+    for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+        const BatchRow& row = batch.rows[i];
         const LiveRequest& request = engine.request(row.slot);
-        ScheduledRow& out = record.scheduled.emplace_back();
+        ScheduledRow& out = record.scheduled[i];
         out.id = request.id;
         out.tokens = row.tokens;
         out.computed = row.computed;
         out.kind = row.kind;
+        out.tables.clear();
         if (request.tables.empty()) {
             out.blocks.assign(request.table.begin() + row.blocks_from, request.table.end());
         } else {
+            out.blocks.clear();
             record_tables(engine.args(), request, row.kind == ScheduledRow::Kind::running ? row.computed : 0, out);
         }
     }
@@ -334,7 +337,9 @@ void fill_scheduled(StepRecord& record, const Engine& engine, const Batch& batch
 
 void fill_updated(StepRecord& record, const Engine& engine) {
     record.free_after_update = engine.kv().free();
+    record.running.clear();
     for (const Slot slot : engine.running()) record.running.push_back(engine.request(slot).id);
+    record.waiting.clear();
     for (const Slot slot : engine.waiting().in_order()) record.waiting.push_back(engine.request(slot).id);
 }
 
