@@ -18,6 +18,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::size_t buffer_bytes = std::size_t{1} << 18;
+constexpr std::size_t direct_bytes = std::size_t{1} << 16;
 
 [[noreturn]] void fail(const char* action, const std::filesystem::path& path, const std::string& reason) {
     throw UserError(std::string("cannot ") + action + " '" + path.string() + "': " + reason);
@@ -111,19 +112,27 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::write(std::string_view bytes) {
     KVSIM_CHECK(fd_ >= 0, "write after finish or commit");
+    if (bytes.size() >= direct_bytes) {  // a writer with a buffer of its own
+        flush();
+        write_all(bytes);
+        return;
+    }
     buffer_ += bytes;
     if (buffer_.size() >= buffer_bytes) flush();
 }
 
 void AtomicFile::flush() {
-    std::string_view rest = buffer_;
+    write_all(buffer_);
+    buffer_.clear();
+}
+
+void AtomicFile::write_all(std::string_view rest) {
     while (!rest.empty()) {
         const ssize_t written = ::write(fd_, rest.data(), rest.size());
         if (written < 0 && errno == EINTR) continue;
         if (written < 0) fail_errno("write", path_, errno);
         rest.remove_prefix(static_cast<std::size_t>(written));
     }
-    buffer_.clear();
 }
 
 void AtomicFile::finish() {

@@ -291,7 +291,7 @@ int sweep_command(const std::vector<std::string>& args) {
     request.repeat = given->integer("repeat", 1, 100'000);
     request.seed = given->integer("seed", 0, INT64_MAX - 100'000);
     request.large = given->has("yes");
-    const std::int64_t jobs = given->integer("jobs", 1, 4096).value_or(usable_threads());
+    const auto jobs = static_cast<std::size_t>(given->integer("jobs", 1, 4096).value_or(usable_threads()));
     const std::optional<std::int64_t> shards = given->integer("shards", 1, 1'000'000);
     if (shards && !given->has("shard")) throw UserError("error: --shards N goes with --shard auto");
     Shard shard;
@@ -322,9 +322,9 @@ int sweep_command(const std::vector<std::string>& args) {
         flush_output();
     }
     SweepProgress progress(static_cast<std::int64_t>(todo.size()), quiet);
-    parallel_for(static_cast<std::int64_t>(todo.size()), jobs, [&](std::int64_t i) {
+    for_each_index(todo.size(), jobs, [&](std::size_t i) {
         throw_if_stopped();
-        const std::int64_t row = todo[static_cast<std::size_t>(i)];
+        const std::int64_t row = todo[i];
         const RowText text = run_row(plan, row);
         folder.add(row, text.line);
         progress.done(label_of(plan, row), text);

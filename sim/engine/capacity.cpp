@@ -33,6 +33,7 @@ std::optional<double> saturated_rate(const SimulationOptions& options, const Ste
     SimulationOptions plain = options;
     plain.on_step = nullptr;
     plain.on_progress = nullptr;
+    plain.itl_per_request = false;
     plain.timeline_interval = {};
     plain.max_concurrency.reset();
     plain.warmup_time.reset();

@@ -10,6 +10,9 @@
 #include "conformance_format.hpp"
 #include "kvsim/base/check.hpp"
 #include "kvsim/engine/engine.hpp"
+#include "kvsim/engine/fast_engine.hpp"
+#include "kvsim/engine/outcome.hpp"
+#include "kvsim/engine/token_meter.hpp"
 
 namespace kvsim {
 namespace {
@@ -94,10 +97,61 @@ Input read_input(const Json& json, const std::string& where) {
     return recording;
 }
 
-/// Drives the engine step by step and hands out each line of the record.
+/// Both forms of the engine with one face.
+struct PerRequestForm {
+    using Batch = kvsim::Batch;
+    PerRequestForm(const EngineArgs& args, EngineListener& listener) : engine(args, listener) {}
+    void enqueue(NewRequest& request) { engine.enqueue(request); }
+    void record_scheduled(StepRecord& record, Batch& batch) const { fill_scheduled(record, engine, batch); }
+    void record_updated(StepRecord& record) const { fill_updated(record, engine); }
+    [[nodiscard]] const std::vector<RequestId>& received(const Batch&) const { return engine.received(); }
+    [[nodiscard]] static bool idle(const Batch& batch) { return batch.rows.empty() && batch.preempted.empty(); }
+    [[nodiscard]] std::int64_t free_blocks() const { return engine.free_blocks(); }
+    Engine engine;
+};
+struct FastForm {
+    using Batch = FastEngine::Batch;
+    FastForm(const EngineArgs& args, EngineListener& listener) : engine(args, listener, unused.integrals, meter) {
+        engine.keep_ids();
+    }
+    void enqueue(NewRequest& request) { engine.join(engine.accept(request)); }
+    void record_scheduled(StepRecord& record, Batch& batch) const { engine.record_scheduled(record, batch); }
+    void record_updated(StepRecord& record) const { engine.record_updated(record); }
+    [[nodiscard]] const std::vector<RequestId>& received(const Batch& batch) const { return batch.received; }
+    [[nodiscard]] static bool idle(const Batch& batch) { return batch.empty() && batch.preempted == 0; }
+    [[nodiscard]] std::int64_t free_blocks() const { return engine.kv().free(); }
+    Outcome unused;
+    TokenMeter meter{unused, false};
+    FastEngine engine;
+};
+
+/// Whether the fast form is exact: nobody's outputs are in a prompt or among another's outputs.
+bool fast_form_handles(const Input& input) {
+    const auto overlap = [](const TokenRun& a, const TokenRun& b) {
+        return a.first < b.first + static_cast<std::uint64_t>(b.count) &&
+               b.first < a.first + static_cast<std::uint64_t>(a.count);
+    };
+    if (!FastEngine::handles(input.args)) return false;
+    if (!input.args.enable_prefix_caching) return true;
+    for (const RecordedRequest& a : input.requests) {
+        const TokenRun outputs{a.request.output_base, a.request.max_tokens};
+        for (const RecordedRequest& b : input.requests) {
+            if (&a != &b && overlap(outputs, {b.request.output_base, b.request.max_tokens})) return false;
+            for (const TokenRun& run : b.request.content) {
+                if (overlap(outputs, run)) return false;
+            }
+        }
+    }
+    return true;
+}
+
+/// Drives an engine step by step and hands out each line of the record.
+template <class Form>
 class StepDriver final : private EngineListener {
+    using Batch = typename Form::Batch;
+
 public:
-    explicit StepDriver(const Input& recording) : recording_(recording), engine_(recording.args, *this) {}
+    explicit StepDriver(const Input& recording) : recording_(recording), form_(recording.args, *this) {}
 
     void run(const std::function<void(const Json&)>& line) {
         const bool async = recording_.args.async_scheduling;
@@ -117,22 +171,22 @@ public:
             }
             for (; next < requests.size() && requests[next].arrival_step <= step; ++next) {
                 NewRequest request = requests[next].request;
-                engine_.enqueue(request);
+                form_.enqueue(request);
             }
 
             engine_.schedule(current_, SimTime{});
             current_.step = step;
             StepRecord record;
-            fill_scheduled(record, engine_, current_);
+            form_.record_scheduled(record, current_);
             const Batch* done = async ? (in_flight ? &previous_ : nullptr) : &current_;
-            const bool idle = current_.rows.empty() && current_.preempted.empty() && (!done || done->rows.empty());
+            const bool idle = Form::idle(current_) && (!done || done->empty());
             if (done) {
                 record.updated_step = done->step;
                 engine_.update(*done, SimTime{});
-                record.received = engine_.received();
+                record.received = form_.received(*done);
                 record.finished = engine_.finished();
             }
-            fill_updated(record, engine_);
+            form_.record_updated(record);
             line(to_json(record));
             std::swap(previous_, current_);
             in_flight = true;
@@ -198,12 +252,13 @@ private:
                 {"finished", finished_},
                 {"scheduled_tokens", scheduled_},
                 {"hit_tokens", hits_},
-                {"free", engine_.free_blocks()},
+                {"free", form_.free_blocks()},
                 {"unfinished", unfinished}};
     }
 
     const Input& recording_;
-    Engine engine_;
+    Form form_;
+    decltype(form_.engine)& engine_ = form_.engine;
     Batch current_;
     Batch previous_;
     std::set<RequestId> done_;
@@ -219,8 +274,20 @@ class VllmV1Recording final : public Recording {
 public:
     explicit VllmV1Recording(Input input) : input_(std::move(input)) {}
     Totals replay(const std::function<void(const Json&)>& line) override {
-        StepDriver driver(input_);
-        driver.run(line);
+        std::vector<Json> lines;
+        StepDriver<PerRequestForm> driver(input_);
+        driver.run([&](const Json& json) {
+            line(json);
+            lines.push_back(json);
+        });
+        if (fast_form_handles(input_)) {
+            std::size_t at = 0;
+            StepDriver<FastForm> fast(input_);
+            fast.run([&](const Json& json) {
+                KVSIM_CHECK(at < lines.size() && json == lines[at], "both forms of the engine take the same decisions");
+                ++at;
+            });
+        }
         return {driver.steps(), driver.preemptions()};
     }
 

@@ -259,13 +259,16 @@ void Engine::check_invariants() const {
 
 void fill_scheduled(StepRecord& record, const Engine& engine, const Batch& batch) {
     record.step = batch.step;
-    record.scheduled.reserve(batch.rows.size());
-    for (const BatchRow& row : batch.rows) {
-        ScheduledRow& out = record.scheduled.emplace_back();
+    record.scheduled.resize(batch.rows.size());
+    for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+        const BatchRow& row = batch.rows[i];
+        ScheduledRow& out = record.scheduled[i];
         out.id = row.id;
         out.tokens = row.tokens;
         out.computed = row.computed;
         out.kind = row.kind;
+        out.blocks.clear();
+        out.tables.clear();
         engine.scheduler().record(row, out);
     }
     record.total_tokens = batch.shape.tokens;
@@ -275,7 +278,9 @@ void fill_scheduled(StepRecord& record, const Engine& engine, const Batch& batch
 
 void fill_updated(StepRecord& record, const Engine& engine) {
     record.free_after_update = engine.free_blocks();
+    record.running.clear();
     for (const Slot slot : engine.scheduler().running()) record.running.push_back(engine.request(slot).id);
+    record.waiting.clear();
     for (const Slot slot : engine.scheduler().waiting()) record.waiting.push_back(engine.request(slot).id);
 }
 

@@ -19,8 +19,9 @@ std::size_t power_of_two(std::int64_t at_least) {
 }  // namespace
 
 bool FastEngine::handles(const EngineArgs& args) {
-    return args.batching == "vllm-v1" && args.kv_groups.empty() && args.scheduling_policy == QueueOrder::fcfs && args.long_prefill_token_threshold == 0 &&
-           args.max_num_batched_tokens >= args.max_num_seqs && args.block_size <= 4096 && args.max_model_len <= 0x3fffffff;
+    return args.batching == "vllm-v1" && args.kv_groups.empty() && args.scheduling_policy == QueueOrder::fcfs &&
+           args.long_prefill_token_threshold == 0 && args.max_num_batched_tokens >= args.max_num_seqs &&
+           args.block_size <= 4096 && args.max_model_len <= 0x3fffffff;
 }
 
 FastEngine::FastEngine(const EngineArgs& args, EngineListener& listener, Integrals& integrals, TokenMeter& tokens)
@@ -112,6 +113,10 @@ FastEngine::Live* FastEngine::accept(NewRequest& request) {
         live.kv.content = &live.content;
         live.kv.shareable = kv_.shareable_blocks(live.content);
     }
+    if (kv_.keeps_ids()) {
+        live.table.clear();
+        live.kv.table = &live.table;
+    }
     return &live;
 }
 
@@ -129,6 +134,9 @@ inline void FastEngine::plan_decoders(Batch& batch) {
     if (crossers <= kv_.free()) {
         kv_.take(crossers);
         table_blocks_ += crossers;
+        if (kv_.keeps_ids()) {
+            for (const Live* live = phases_[phase_].first; live; live = live->phase.next) kv_.name(live->kv, 1);
+        }
     } else {
         take_one_by_one(batch);
     }
@@ -151,6 +159,7 @@ void FastEngine::take_one_by_one(Batch& batch) {
             if (itself) return;  // it was the last one running: nobody is left behind it
         }
         kv_.take(1);
+        if (kv_.keeps_ids()) kv_.name(live->kv, 1);
         ++table_blocks_;
     }
 }
@@ -167,6 +176,7 @@ void FastEngine::plan_prefilling(Batch& batch) {
     kv_.extend(live.kv, need);
     table_blocks_ += need;
     prefilling_ = nullptr;
+    if (kv_.keeps_ids()) batch.prefill_rows.push_back({&live, n, live.computed, blocks(live.computed)});
     place(batch, live, n);
 }
 
@@ -212,6 +222,10 @@ void FastEngine::plan_waiting(Batch& batch) {
         head.last_block = never;
         push<&Live::run>(running_, head);
         ++running_count_;
+        if (kv_.keeps_ids()) {
+            const auto kind = head.state == State::preempted ? ScheduledRow::Kind::resumed : ScheduledRow::Kind::fresh;
+            batch.prefill_rows.push_back({&head, n, cached, 0, kind});
+        }
         place(batch, head, n);
     }
 }
@@ -242,6 +256,7 @@ inline void FastEngine::place(Batch& batch, Live& live, std::int64_t tokens) {
     if (upto == live.prompt + live.outputs) {
         ++batch.shape.sampled;
         batch.completing.push_back(&live);
+        if (kv_.keeps_ids()) batch.prefill_rows.back().samples = true;
     } else {
         live.state = State::prefilling;
         prefilling_ = &live;
@@ -280,6 +295,7 @@ inline void FastEngine::close_plan(Batch& batch) {
 
 void FastEngine::schedule(Batch& batch, SimTime now) {
     batch.clear();
+    batch.step = step_++;
     now_ = now;
     budget_ = args_.max_num_batched_tokens;
     plan_decoders(batch);
@@ -346,6 +362,7 @@ void FastEngine::preempt(Batch& batch) {
     live.state = State::preempted;
     waiting_.push_front() = &live;
     ++batch.preempted;
+    if (kv_.keeps_ids()) batch.victims.push_back(live.id);
     listener_.on_preempted(live.id);
 }
 
@@ -374,6 +391,7 @@ inline void FastEngine::leave_running(Live& live, std::int64_t registered_tokens
 
 void FastEngine::update(const Batch& batch, SimTime now) {
     now_ = now;
+    finished_.clear();
     if (batch.decoders > 0) tokens_.next(batch.decoders, batch.measured_decoders, now - last_update_, now);
     for (Live* const live : batch.completing) {
         if (live->has_token) {
@@ -412,8 +430,54 @@ inline void FastEngine::finish(Live& live) {
     steady_ = false;
     --unfinished_;
     spare_lives_.push_back(&live);
+    if (kv_.keeps_ids()) finished_.push_back(live.id);
     listener_.on_finished(live.id, live.max_tokens, now_);
     KVSIM_CHECK(unfinished_ > 0 || used_blocks() == 0, "an empty engine holds no KV");
+}
+
+// ---- what one step was
+
+void FastEngine::record_scheduled(StepRecord& record, Batch& batch) const {
+    record.step = batch.step;
+    record.total_tokens = batch.shape.tokens;
+    record.preempted = batch.victims;
+    record.free_after_schedule = kv_.free();
+    record.scheduled.resize(static_cast<std::size_t>(batch.shape.sequences));
+    batch.received.resize(static_cast<std::size_t>(batch.shape.sampled));
+    auto row = record.scheduled.begin();
+    auto receiver = batch.received.begin();
+    const auto crossing = static_cast<std::uint32_t>(phase_ == 0 ? phases_.size() - 1 : phase_ - 1);
+    const Live* live = running_.first;
+    for (std::int64_t left = batch.decoders; left > 0; live = live->run.next) {
+        if (live->state == State::draining && live->last_batch < batch.number) continue;
+        row->id = *receiver++ = live->id;
+        row->tokens = 1;
+        row->computed = batch.number + live->offset;
+        row->kind = ScheduledRow::Kind::running;
+        row->blocks.clear();
+        if (live->phase_index == crossing) row->blocks.push_back(live->table.back());
+        ++row;
+        --left;
+    }
+    for (const PrefillRow& prefill : batch.prefill_rows) {
+        row->id = prefill.live->id;
+        row->tokens = prefill.tokens;
+        row->computed = prefill.computed;
+        row->kind = prefill.kind;
+        row->blocks.assign(prefill.live->table.begin() + prefill.blocks_from, prefill.live->table.end());
+        ++row;
+        if (prefill.samples) *receiver++ = prefill.live->id;
+    }
+    KVSIM_CHECK(row == record.scheduled.end() && receiver == batch.received.end(), "a batch's rows are those it counts");
+}
+
+void FastEngine::record_updated(StepRecord& record) const {
+    record.free_after_update = kv_.free();
+    record.running.resize(static_cast<std::size_t>(running_count_));
+    auto id = record.running.begin();
+    for (const Live* live = running_.first; live; live = live->run.next) *id++ = live->id;
+    record.waiting.resize(waiting_.size());
+    for (std::size_t i = 0; i < waiting_.size(); ++i) record.waiting[i] = waiting_[i]->id;
 }
 
 // ---- many steps

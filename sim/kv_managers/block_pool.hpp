@@ -1,21 +1,15 @@
 #pragma once
-// What every manager of a block pool shares: vLLM V1's free list, and hash-chained prefix keys over its blocks.
-//
-// FREE is kept as two parts whose concatenation is the engine's list: the ids never used so far, ascending (only their first is
-// stored), then the released blocks in a list linked through `nodes_`. Released blocks go to the end and takes come from the
-// front, so no never-used block can ever stand behind a released one.
+// What every manager of a block pool shares: vLLM V1's free list (block_ids.hpp), and hash-chained prefix keys over its blocks.
 
 #include <algorithm>
 #include <vector>
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/mix.hpp"
+#include "kvsim/engine/block_ids.hpp"
 #include "kvsim/engine/kv_manager.hpp"
 
 namespace kvsim {
-
-using BlockId = std::int32_t;
-inline constexpr BlockId no_block = 0;  // block 0 is the engine's null block and never given out
 
 /// Appends one run of consecutive tokens to the chain.
 inline void chain(BlockKey& key, std::uint64_t first, std::int64_t count) {
@@ -127,32 +121,28 @@ private:
 class PooledKv : public KvManager {
 protected:
     PooledKv(std::int64_t usable, std::int64_t key_block, std::size_t tables)
-        : KvManager(usable), key_block_(key_block), nodes_(1), keys_(tables) {}
+        : KvManager(usable), key_block_(key_block), ids_(usable), nodes_(1), keys_(tables) {}
 
     [[nodiscard]] BlockId find(std::size_t table, const BlockKey& key) const { return keys_[table].find(key); }
-    [[nodiscard]] bool idle(BlockId block) const { return nodes_[static_cast<std::size_t>(block)].users == 0; }
+    [[nodiscard]] bool idle(BlockId block) const { return ids_.idle(block); }
     /// One user more; an idle block leaves FREE.
     void hold(BlockId block) {
-        if (node(block).users++ == 0) unlink(block);
+        if (ids_.hold(block)) --free_;
     }
     /// One user less; the last one's block goes to the end of FREE.
     void drop(BlockId block) {
-        if (--node(block).users == 0) append(block);
+        if (ids_.drop(block)) ++free_;
     }
 
     /// The front of FREE, which must not be empty.
     BlockId take() {
-        BlockId block = node(no_block).next;
-        if (static_cast<std::int64_t>(nodes_.size()) <= usable_) {
-            KVSIM_CHECK(nodes_.size() < 0x7fffffff, "more than 2^31 blocks in use");
-            block = static_cast<BlockId>(nodes_.size());
+        const BlockId block = ids_.take();
+        --free_;
+        if (static_cast<std::size_t>(block) == nodes_.size()) {
             nodes_.emplace_back();
-            --free_;
-        } else {
-            unlink(block);
-            if (node(block).registered) unregister(block);
+        } else if (node(block).registered) {
+            unregister(block);
         }
-        node(block).users = 1;
         return block;
     }
 
@@ -185,9 +175,6 @@ protected:
 
 private:
     struct Node {
-        std::int32_t users = 0;
-        BlockId previous = no_block;  // in FREE; node 0 is the list's end on both sides
-        BlockId next = no_block;
         bool registered = false;
         std::uint16_t table = 0;  // whose key table has it
         // Registered blocks of one key form a ring in order of registration; the key table points at the first.
@@ -198,19 +185,6 @@ private:
 
     [[nodiscard]] Node& node(BlockId block) { return nodes_[static_cast<std::size_t>(block)]; }
 
-    void append(BlockId block) {
-        Node& end = node(no_block);
-        node(block).previous = end.previous;
-        node(block).next = no_block;
-        node(end.previous).next = block;
-        node(no_block).previous = block;
-        ++free_;
-    }
-    void unlink(BlockId block) {
-        node(node(block).previous).next = node(block).next;
-        node(node(block).next).previous = node(block).previous;
-        --free_;
-    }
     void unregister(BlockId block) {
         KeyTable& table = keys_[node(block).table];
         const BlockId next = node(block).twin_next;
@@ -226,7 +200,8 @@ private:
     }
 
     std::int64_t key_block_;
-    std::vector<Node> nodes_;  // by block id; grows as never-used blocks are first taken
+    BlockIds ids_;
+    std::vector<Node> nodes_;  // by block id; grows with it
     std::vector<KeyTable> keys_;
 };
 

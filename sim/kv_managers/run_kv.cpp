@@ -72,6 +72,24 @@ void RunKv::take_hit(Holding& holding, PrefixHit hit) {
         if (run.count == 0) remove_run(holding.leftover);
         holding.leftover = none;
     }
+    if (ids_) hold_ids(holding, hit);
+}
+
+/// Its own blocks are hit behind the whole path only, as when it lost them, so they stand in the table where they stood.
+void RunKv::hold_ids(const Holding& holding, PrefixHit hit) {
+    std::vector<BlockId>& table = *holding.table;
+    table.resize(static_cast<std::size_t>(hit.blocks));
+    std::size_t at = 0;
+    for (const Step& step : path_) {
+        for (const BlockId id : nodes_[step.node].ids) table[at++] = id;
+    }
+    for (const BlockId id : table) ids_->hold(id);
+}
+
+void RunKv::drop_ids(const Holding& holding) {
+    std::vector<BlockId>& table = *holding.table;
+    for (std::size_t i = table.size(); i-- > 0;) ids_->drop(table[i]);
+    if (!caching_) table.clear();
 }
 
 void RunKv::take_in_order(std::int64_t blocks) {
@@ -91,6 +109,7 @@ void RunKv::shrink_front(std::int64_t blocks) {
         if (run.kind == Run::Kind::node) {
             Node& node = nodes_[run.ref];
             node.length -= n;
+            if (ids_) node.ids.resize(static_cast<std::size_t>(node.length));
             const std::uint32_t ref = run.ref;
             if (empty) {
                 remove_run(at);
@@ -124,13 +143,18 @@ void RunKv::publish_shared(Holding& holding, std::int64_t upto) {
             twin = spare_twins_.back();
             spare_twins_.pop_back();
         }
-        twins_[twin] = {first, &holding, none};
+        const auto place = static_cast<std::size_t>(holding.path_blocks);
+        twins_[twin] = {first, ids_ ? (*holding.table)[place] : no_block, &holding, none};
         nodes_[first].twins.push_back(twin);
         holding.twin = twin;
         return;
     }
     const std::uint32_t node = new_node(holding.node, blocks, cut(*holding.content, holding.path_blocks, blocks));
     nodes_[node].users = 1;
+    if (ids_) {
+        const auto from = holding.table->begin() + holding.path_blocks;
+        nodes_[node].ids.assign(from, from + blocks);
+    }
     holding.node = node;
     holding.path_blocks += blocks;
     holding.own_blocks -= blocks;
@@ -219,6 +243,11 @@ void RunKv::split(std::uint32_t upper, std::int32_t at) {
     high.users = low.users;
     high.twins = std::move(low.twins);
     low.twins.clear();
+    if (ids_) {
+        const auto middle = low.ids.begin() + at;
+        high.ids.assign(low.ids.begin(), middle);
+        low.ids.erase(low.ids.begin(), middle);
+    }
     for (const std::uint32_t twin : high.twins) twins_[twin].node = top;
     low.parent = top;
     low.length -= at;
@@ -262,6 +291,7 @@ void RunKv::drop_node(std::uint32_t at) {
     const Twin twin = twins_[id];
     spare_twins_.push_back(id);
     node.length = 1;
+    if (ids_) node.ids.assign(1, twin.id);
     node.content = cut(node.content, 0, 1);
     if (twin.holder) {
         node.users = 1;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "kvsim/base/check.hpp"
@@ -10,26 +11,113 @@
 namespace kvsim {
 namespace {
 
-/// Names with their quotes, made once each: a name is written in every step of its request.
+constexpr std::size_t written_at_once = std::size_t{1} << 17;
+
+/// Names with their quotes, made once each: a name is written in every step of its request. So is the row of a decoding
+/// request, in which only the count of computed tokens changes, by one a step: it is kept as text.
 class QuotedNames {
+    // All rows but few are copied at this length, whatever theirs is.
+    static constexpr std::size_t copied = 48;
+    static constexpr std::string_view before = R"({"id":)";
+    static constexpr std::string_view middle = R"(,"n":1,"c":)";
+    static constexpr std::string_view after = R"(,"k":"running","b":[]},)";
+    static constexpr std::size_t longest_name = copied - before.size() - middle.size() - 10;
+
 public:
     explicit QuotedNames(const RequestNames& names) : names_(names) {}
-    const std::string& operator()(RequestId id) {
-        if (id >= quoted_.size()) quoted_.resize(std::size_t{id} + 1 + quoted_.size() / 2);
-        std::string& text = quoted_[id];
-        if (text.empty()) append_json_string(text, names_(id));
-        return text;
+    std::string_view operator()(RequestId id) {
+        const Entry& entry = this->entry(id);
+        if (entry.name_size > longest_name) return long_names_[static_cast<std::size_t>(entry.computed)];
+        return {entry.row + before.size(), entry.name_size};
+    }
+
+    // ---- where text is written with room to spare
+    static constexpr std::size_t room = copied + 32;
+    /// ids[i], ... with a comma behind each, up to the end or to a long name, whose index it returns.
+    std::size_t put_names(char*& to, std::span<const RequestId> ids, std::size_t i) {
+        make_all(ids);
+        const Entry* const entries = entries_.data();
+        char* at = to;
+        for (; i < ids.size(); ++i) {
+            const Entry& entry = entries[ids[i]];
+            if (entry.name_size > longest_name) break;
+            std::memcpy(at, entry.row + before.size(), (longest_name + 7) / 8 * 8);
+            at += entry.name_size;
+            *at++ = ',';
+        }
+        to = at;
+        return i;
+    }
+    /// rows[i], ... with a comma behind each, up to the end or to one that says more than that somebody decodes, whose index it
+    /// returns.
+    std::size_t put_decode_rows(char*& to, std::span<const ScheduledRow> rows, std::size_t i) {
+        char* at = to;
+        for (; i < rows.size(); ++i) {
+            const ScheduledRow& row = rows[i];
+            if (row.kind != ScheduledRow::Kind::running || row.tokens != 1 || !row.blocks.empty() || !row.tables.empty()) break;
+            Entry& entry = this->entry(row.id);
+            if (entry.name_size > longest_name || row.computed > 9'999'999'999) break;
+            char& last_digit = entry.row[entry.row_size - 1];
+            if (row.computed == entry.computed + 1 && last_digit != '9') {
+                ++last_digit;
+            } else if (row.computed != entry.computed) {
+                char digits[number_room];
+                const char* const end = put_integer(digits, row.computed);
+                char* const to_digits = entry.row + before.size() + entry.name_size + middle.size();
+                entry.row_size =
+                    static_cast<std::uint32_t>(std::copy(static_cast<const char*>(digits), end, to_digits) - entry.row);
+            }
+            entry.computed = row.computed;
+            std::memcpy(at, entry.row, copied);
+            at += entry.row_size;
+            std::memcpy(at, after.data(), after.size());
+            at += after.size();
+        }
+        to = at;
+        return i;
     }
 
 private:
+    struct Entry {
+        char row[copied];             // without what follows the digits
+        std::int64_t computed = -2;   // the digits
+        std::uint32_t row_size = 0;   // up to their end
+        std::uint32_t name_size = 0;  // 0: not made; more than longest_name: in long_names_[computed]
+    };
+    Entry& entry(RequestId id) {
+        if (id >= entries_.size() || entries_[id].name_size == 0) make(id);
+        return entries_[id];
+    }
+    void make_all(std::span<const RequestId> ids) {
+        for (const RequestId id : ids) static_cast<void>(entry(id));
+    }
+    [[gnu::noinline]] void make(RequestId id) {
+        if (id >= entries_.size()) entries_.resize(std::size_t{id} + 1 + entries_.size() / 2);
+        Entry& entry = entries_[id];
+        std::string name;
+        append_json_string(name, names_(id));
+        if (name.size() > longest_name) {
+            entry.name_size = longest_name + 1;
+            entry.computed = static_cast<std::int64_t>(long_names_.size());
+            long_names_.push_back(std::move(name));
+            return;
+        }
+        entry.name_size = static_cast<std::uint32_t>(name.size());
+        char* to = std::copy(before.begin(), before.end(), entry.row);
+        to = std::copy(name.begin(), name.end(), to);
+        to = std::copy(middle.begin(), middle.end(), to);
+        entry.row_size = static_cast<std::uint32_t>(to - entry.row);
+    }
+
     const RequestNames& names_;
-    std::vector<std::string> quoted_;
+    std::vector<Entry> entries_;
+    std::vector<std::string> long_names_;
 };
 /// For single records and lines, whose ids may be few and large.
 class NamesOnce {
 public:
     explicit NamesOnce(const RequestNames& names) : names_(names) {}
-    const std::string& operator()(RequestId id) {
+    std::string_view operator()(RequestId id) {
         text_.clear();
         append_json_string(text_, names_(id));
         return text_;
@@ -48,9 +136,16 @@ public:
     Pen(const Pen&) = delete;
     Pen& operator=(const Pen&) = delete;
     [[nodiscard]] std::size_t used() const { return used_; }
-
-    void room(std::size_t bytes) {
+    /// Where text that fits into it may be written from outside, up to what end_at() tells.
+    char* room(std::size_t bytes) {
         if (out_.size() - used_ < bytes) out_.resize(used_ + bytes + out_.size());
+        return out_.data() + used_;
+    }
+    void end_at(const char* end) { used_ = static_cast<std::size_t>(end - out_.data()); }
+    /// Behind the comma of the last item, or behind the opening bracket; fits into the room of either.
+    void close_list() {
+        if (out_[used_ - 1] == ',') --used_;
+        put("]");
     }
     template <std::size_t n>
     void put(const char (&text)[n]) {
@@ -83,12 +178,18 @@ void put_ids(Pen& pen, const char (&key)[n], std::span<const RequestId> ids, Quo
     pen.put(key);
     pen.put("[");
     for (std::size_t i = 0; i < ids.size(); ++i) {
-        const std::string& name = quoted(ids[i]);
+        if constexpr (std::is_same_v<Quoted, QuotedNames>) {
+            char* to = pen.room((ids.size() - i + 1) * QuotedNames::room);
+            i = quoted.put_names(to, ids, i);
+            pen.end_at(to);
+            if (i == ids.size()) break;
+        }
+        const std::string_view name = quoted(ids[i]);
         pen.room(name.size() + 3);
-        if (i > 0) pen.put(",");
         pen.put(name);
+        pen.put(",");
     }
-    pen.put("]");
+    pen.close_list();
 }
 
 std::string_view kind_name(ScheduledRow::Kind kind) {
@@ -103,6 +204,34 @@ std::string_view kind_name(ScheduledRow::Kind kind) {
     KVSIM_CHECK(false, "row kind out of range");
 }
 
+void put_row(Pen& pen, const ScheduledRow& row, std::string_view name) {
+    pen.room(64 + name.size() + 4 * (row.tables.size() + 1) + (row.blocks.size() + 2) * number_room);
+    pen.put("{\"id\":");
+    pen.put(name);
+    pen.put(",\"n\":");
+    pen.put(row.tokens);
+    pen.put(",\"c\":");
+    pen.put(row.computed);
+    pen.put(",\"k\":\"");
+    pen.put(kind_name(row.kind));
+    pen.put("\",\"b\":");
+    // One list, or a list of lists when there are several tables.
+    const std::size_t tables = std::max<std::size_t>(1, row.tables.size());
+    if (!row.tables.empty()) pen.put("[");
+    for (std::size_t t = 0, b = 0; t < tables; ++t) {
+        if (t > 0) pen.put(",");
+        pen.put("[");
+        const std::size_t end = row.tables.empty() ? row.blocks.size() : b + static_cast<std::size_t>(row.tables[t]);
+        for (const std::size_t begin = b; b < end; ++b) {
+            if (b > begin) pen.put(",");
+            pen.put(row.blocks[b]);
+        }
+        pen.put("]");
+    }
+    if (!row.tables.empty()) pen.put("]");
+    pen.put("},");
+}
+
 // Without the closing brace.
 template <class Quoted>
 void put_record(Pen& pen, const StepRecord& r, Quoted& quoted, bool with_time) {
@@ -110,36 +239,16 @@ void put_record(Pen& pen, const StepRecord& r, Quoted& quoted, bool with_time) {
     pen.room(16);
     pen.put(",\"sched\":[");
     for (std::size_t i = 0; i < r.scheduled.size(); ++i) {
-        const ScheduledRow& row = r.scheduled[i];
-        const std::string& name = quoted(row.id);
-        pen.room(64 + name.size() + 4 * (row.tables.size() + 1) + (row.blocks.size() + 2) * number_room);
-        if (i > 0) pen.put(",");
-        pen.put("{\"id\":");
-        pen.put(name);
-        pen.put(",\"n\":");
-        pen.put(row.tokens);
-        pen.put(",\"c\":");
-        pen.put(row.computed);
-        pen.put(",\"k\":\"");
-        pen.put(kind_name(row.kind));
-        pen.put("\",\"b\":");
-        // One list, or a list of lists when there are several tables.
-        const std::size_t tables = std::max<std::size_t>(1, row.tables.size());
-        if (!row.tables.empty()) pen.put("[");
-        for (std::size_t t = 0, b = 0; t < tables; ++t) {
-            if (t > 0) pen.put(",");
-            pen.put("[");
-            const std::size_t end = row.tables.empty() ? row.blocks.size() : b + static_cast<std::size_t>(row.tables[t]);
-            for (const std::size_t begin = b; b < end; ++b) {
-                if (b > begin) pen.put(",");
-                pen.put(row.blocks[b]);
-            }
-            pen.put("]");
+        if constexpr (std::is_same_v<Quoted, QuotedNames>) {
+            char* to = pen.room((r.scheduled.size() - i + 1) * QuotedNames::room);
+            i = quoted.put_decode_rows(to, r.scheduled, i);
+            pen.end_at(to);
+            if (i == r.scheduled.size()) break;
         }
-        if (!row.tables.empty()) pen.put("]");
-        pen.put("}");
+        put_row(pen, r.scheduled[i], quoted(r.scheduled[i].id));
     }
-    pen.member("],\"total\":", r.total_tokens);
+    pen.close_list();
+    pen.member(",\"total\":", r.total_tokens);
     put_ids(pen, ",\"preempted\":", r.preempted, quoted);
     pen.member(",\"free_sched\":", r.free_after_schedule);
     if (r.updated_step == StepRecord::none) {
@@ -167,7 +276,8 @@ void put_record(Pen& pen, const StepRecord& r, Quoted& quoted, bool with_time) {
 struct StepLog::Text {
     explicit Text(const RequestNames& names) : quoted(names) {}
     QuotedNames quoted;
-    std::string line;
+    std::string lines;     // not written yet
+    std::size_t used = 0;  // of it
 };
 
 std::string to_json(const StepRecord& record, const RequestNames& names, bool with_time) {
@@ -219,13 +329,19 @@ StepLog::StepLog(const std::filesystem::path& path, RequestNames names, std::int
 StepLog::~StepLog() = default;
 
 void StepLog::add(std::int64_t replica, const StepRecord& record) {
-    Pen pen(text_->line, 0);
+    Pen pen(text_->lines, text_->used);
     put_record(pen, record, text_->quoted, true);
     if (summaries_.size() > 1) pen.member(",\"replica\":", replica);
     pen.room(2);
     pen.put("}\n");
-    file_.write(std::string_view(text_->line).substr(0, pen.used()));
+    text_->used = pen.used();
+    if (text_->used >= written_at_once) write_lines();
     summaries_.at(static_cast<std::size_t>(replica)).add(record);
+}
+
+void StepLog::write_lines() {
+    file_.write(std::string_view(text_->lines).substr(0, text_->used));
+    text_->used = 0;
 }
 
 void StepLog::finish(std::string_view end, std::span<const RequestId> unfinished) {
@@ -239,6 +355,7 @@ void StepLog::finish(std::string_view end, std::span<const RequestId> unfinished
         all.hit_tokens += s.hit_tokens;
         all.free += s.free;
     }
+    write_lines();
     file_.write(to_json(all, end, unfinished, names_) + "\n");
     file_.commit();
 }

@@ -36,6 +36,22 @@ void decode_step(benchmark::State& state, EngineForm form) {
 BENCHMARK_CAPTURE(decode_step, together, EngineForm::fast)->Arg(8)->Arg(1024)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(decode_step, one_by_one, EngineForm::per_request)->Arg(8)->Unit(benchmark::kMillisecond);
 
+/// Block ids kept and every step recorded, as for a step log that nobody writes; items are requests.
+void identities(benchmark::State& state) {
+    std::int64_t requests = 0;
+    std::int64_t blocks = 0;
+    for (auto _ : state) {
+        state.PauseTiming();
+        app::Prepared p = prepared({"workload.requests=" + std::to_string(state.range(0))});
+        p.options.on_step = [&blocks](std::int64_t, const StepRecord& record) { blocks += record.free_after_update; };
+        state.ResumeTiming();
+        requests += simulate(p.options, *p.step_time, *p.router, *p.workload).counters.completed;
+    }
+    KVSIM_CHECK(blocks > 0 && requests == state.iterations() * state.range(0), "everybody finishes");
+    state.SetItemsProcessed(requests);
+}
+BENCHMARK(identities)->Arg(10'000)->Arg(20'000)->Arg(200'000)->Unit(benchmark::kMillisecond);
+
 /// One-token outputs: each request is admitted, prefills and finishes in one step; items are requests.
 void admit_and_finish(benchmark::State& state, EngineForm form) {
     const std::vector<std::string> sets{"workload.requests=50000", "workload.arrivals={process: all_at_once}",

@@ -26,10 +26,12 @@ void make_prompt(std::vector<TokenRun>& content, RequestId id) {
 }
 
 /// Look-up, admission, registration and release of one request while 100 others hold theirs.
-void run_kv_request(benchmark::State& state) {
+void run_kv_request(benchmark::State& state, bool ids) {
     RunKv kv(usable, block_size, true);
+    if (ids) kv.keep_ids();
     struct Request {
         std::vector<TokenRun> content;
+        std::vector<BlockId> table;
         RunKv::Holding holding;
     };
     std::vector<Request> held(100);
@@ -39,7 +41,7 @@ void run_kv_request(benchmark::State& state) {
         if (id >= held.size()) kv.release(request.holding, -1);
         make_prompt(request.content, id);
         request.holding = {};
-        request.holding.owner = static_cast<std::uint32_t>(id % held.size());
+        request.holding.table = &request.table;
         request.holding.content = &request.content;
         request.holding.shareable = kv.shareable_blocks(request.content);
         const PrefixHit hit = kv.lookup(request.holding, prompt_tokens);
@@ -49,9 +51,10 @@ void run_kv_request(benchmark::State& state) {
     }
     state.SetItemsProcessed(state.iterations());
 }
-BENCHMARK(run_kv_request);
+BENCHMARK_CAPTURE(run_kv_request, runs, false);
+BENCHMARK_CAPTURE(run_kv_request, with_ids, true);
 
-/// The same with block ids and hashes.
+/// The same block by block, with ids and hashes.
 void paged_kv_request(benchmark::State& state) {
     const std::unique_ptr<KvManager> kv = make_paged_kv(usable, block_size, true);
     std::vector<LiveRequest> held(100);

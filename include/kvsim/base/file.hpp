@@ -32,6 +32,7 @@ public:
 
 private:
     void flush();
+    void write_all(std::string_view bytes);
     std::filesystem::path path_;       ///< as given, for messages
     std::filesystem::path target_;     ///< links resolved
     std::filesystem::path temporary_;  ///< empty when written in place, and after commit()

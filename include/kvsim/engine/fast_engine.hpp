@@ -10,6 +10,8 @@
 //   * who gets its last token: a list per batch number.
 // When blocks run short the crossers are walked in admission order and the victim is the tail of `running`.
 //
+// With keep_ids() blocks have ids and the rows of a step can be told, at a cost per row when they are asked for.
+//
 // The head of the waiting queue that found too few blocks need not be asked again: blocks only become fewer, and its hit only
 // shorter, until somebody finishes, is preempted, or is placed.
 
@@ -23,6 +25,7 @@
 #include "kvsim/engine/engine.hpp"
 #include "kvsim/engine/outcome.hpp"
 #include "kvsim/engine/run_kv.hpp"
+#include "kvsim/engine/step_record.hpp"
 #include "kvsim/engine/token_meter.hpp"
 #include "kvsim/model/engine_args.hpp"
 #include "kvsim/model/step_time.hpp"
@@ -33,8 +36,19 @@ class FastEngine {
 public:
     struct Live;
 
+    /// A row that prefills, where ids are kept.
+    struct PrefillRow {
+        const Live* live = nullptr;
+        std::int64_t tokens = 0;
+        std::int64_t computed = 0;
+        std::int64_t blocks_from = 0;  ///< the row's new blocks start here in the table
+        ScheduledRow::Kind kind = ScheduledRow::Kind::running;
+        bool samples = false;
+    };
+
     /// One step's batch: decoding requests by number, those whose prefill ends in it one by one.
     struct Batch {
+        std::int64_t step = 0;    ///< counts schedule()
         std::int64_t number = 0;  ///< counts batches with rows
         std::int64_t decoders = 0;
         std::int64_t measured_decoders = 0;
@@ -45,6 +59,10 @@ public:
         std::int64_t preempted = 0;
         Bound bound = Bound::no_waiting;
         SimDuration duration{};
+        // Where ids are kept; in row order.
+        std::vector<PrefillRow> prefill_rows;  // behind the decoders
+        std::vector<RequestId> received;       // will get a token; filled by record_scheduled()
+        std::vector<RequestId> victims;
 
         [[nodiscard]] bool empty() const { return shape.sequences == 0; }
         /// For so many prefills that end in one step no later one allocates.
@@ -58,6 +76,9 @@ public:
             bound = Bound::no_waiting;
             completing.clear();
             chunks.clear();
+            prefill_rows.clear();
+            received.clear();
+            victims.clear();
         }
     };
 
@@ -77,11 +98,20 @@ public:
 
     FastEngine(const EngineArgs& args, EngineListener& listener, Integrals& integrals, TokenMeter& tokens);
 
+    /// Before the first request: blocks have ids, and steps can be recorded.
+    void keep_ids() { kv_.keep_ids(); }
+
     /// A request that arrived; it joins the waiting queue by join().
     [[nodiscard]] Live* accept(NewRequest& request);
     void join(Live* request);
     void schedule(Batch& batch, SimTime now);
     void update(const Batch& batch, SimTime now);
+    /// The scheduled half of a step's record, right after schedule(); needs keep_ids().
+    void record_scheduled(StepRecord& record, Batch& batch) const;
+    /// The half after the update.
+    void record_updated(StepRecord& record) const;
+    /// Requests that finished in the last update(), in order; where ids are kept.
+    [[nodiscard]] const std::vector<RequestId>& finished() const { return finished_; }
 
     /// Whether the next schedule() only advances the decoders, as long as nobody comes, finishes or lacks a block.
     [[nodiscard]] bool steady() const { return steady_ && decoders_ > 0; }
@@ -184,6 +214,8 @@ private:
     std::int64_t budget_ = 0;
     SimTime now_{};
     SimTime last_update_{};
+    std::int64_t step_ = 0;
+    std::vector<RequestId> finished_;
     bool steady_ = false;  // until a finish or preemption the next schedule() only advances the decoders
     std::uint64_t admissions_ = 0;
     std::int64_t unfinished_ = 0;
@@ -213,6 +245,7 @@ struct FastEngine::Live {
     Links bucket;
     RunKv::Holding kv;
     std::vector<TokenRun> content;
+    std::vector<BlockId> table;  // where ids are kept
 };
 
 }  // namespace kvsim

@@ -85,7 +85,7 @@ class Replica {
 public:
     using StepSink = std::function<void(const StepRecord&)>;
 
-    /// `extras` go to the engine's constructor behind its arguments and listener. Step records need the per-request engine.
+    /// `extras` go to the engine's constructor behind its arguments and listener.
     template <class... Extras>
     Replica(const EngineArgs& args, EngineListener& listener, const StepTimeModel& step_time, Integrals& integrals,
             Counters& counters, StepSink on_step, Extras&&... extras)
@@ -94,8 +94,8 @@ public:
           counters_(counters),
           integrals_(integrals),
           on_step_(std::move(on_step)) {
-        KVSIM_CHECK(!fast || !on_step_, "the fast engine keeps no block ids to record");
         if constexpr (fast) {
+            if (on_step_) engine_.keep_ids();
             for (Batch& batch : batches_) batch.reserve(std::min<std::int64_t>(args.max_num_seqs, 1024));
         }
     }
@@ -167,9 +167,7 @@ public:
         due_ = true;
         // The trailing batch without rows leaves with the last request; one whose requests were all aborted still runs.
         if (!engine_.has_work() && next_->empty()) has_next_ = false;
-        if constexpr (!fast) {
-            if (record_open_) close_record(current_->step, now);
-        }
+        if (record_open_) close_record(current_->step, now);
     }
 
     /// Launches what can start now and runs schedule() as often as is due.
@@ -192,7 +190,7 @@ public:
     /// `last_finish`.
     void run_ahead(SimTime horizon, SimTime last_finish) {
         if constexpr (fast) {
-            if (!flying_ || end_ >= horizon || !engine_.steady()) return;
+            if (!flying_ || end_ >= horizon || !engine_.steady() || on_step_) return;
             Batch* const next = has_next_ ? next_ : nullptr;
             const std::int64_t rows = engine_.decoders();
             const DecodeLine* const line = prices_.line(rows);
@@ -293,23 +291,17 @@ private:
     void schedule_until_rows(SimTime now) {
         const bool async = engine_.args().async_scheduling;
         do {
-            if constexpr (fast) {
-                schedule_into(*current_, now);
-                has_next_ = async && current_->empty();
-                if (has_next_) next_->clear();
-            } else {
-                const std::int64_t before = has_next_ ? next_->step : StepRecord::none;
-                schedule_into(*current_, now);
-                if (async) {
-                    if (record_open_) close_record(before, now);
-                    has_next_ = current_->empty();
-                    if (has_next_) {
-                        next_->clear();
-                        next_->step = current_->step;
-                    }
-                } else if (current_->empty() && record_open_) {
-                    close_record(current_->step, now);
+            const std::int64_t before = has_next_ ? next_->step : StepRecord::none;
+            schedule_into(*current_, now);
+            if (async) {
+                if (record_open_) close_record(before, now);
+                has_next_ = current_->empty();
+                if (has_next_) {
+                    next_->clear();
+                    next_->step = current_->step;
                 }
+            } else if (current_->empty() && record_open_) {
+                close_record(current_->step, now);
             }
         } while (current_->empty() && again(*current_));
         if (current_->empty()) {
@@ -350,17 +342,18 @@ private:
             }
         }
         integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, engine_.used_blocks());
-        if constexpr (!fast) {
-            if (on_step_) open_record(batch, now);
-        }
+        if (on_step_) open_record(batch, now);
     }
 
-    void open_record(const Batch& batch, SimTime now) {
+    void open_record(Batch& batch, SimTime now) {
         KVSIM_CHECK(!record_open_, "a step's record closes before the next opens");
-        record_ = {};
-        fill_scheduled(record_, engine_, batch);
+        if constexpr (fast) {
+            engine_.record_scheduled(record_, batch);
+        } else {
+            fill_scheduled(record_, engine_, batch);
+        }
         record_.start = now;
-        record_.duration = batch.duration;
+        record_.duration = batch.empty() ? SimDuration{} : batch.duration;
         record_open_ = true;
     }
 
@@ -368,10 +361,21 @@ private:
     void close_record(std::int64_t updated, SimTime now) {
         record_.updated_step = updated;
         if (updated != StepRecord::none && current_->step == updated && !current_->empty()) {
-            record_.received = engine_.received();
+            if constexpr (fast) {
+                record_.received.swap(current_->received);
+            } else {
+                record_.received = engine_.received();
+            }
             record_.finished = engine_.finished();
+        } else {
+            record_.received.clear();
+            record_.finished.clear();
         }
-        fill_updated(record_, engine_);
+        if constexpr (fast) {
+            engine_.record_updated(record_);
+        } else {
+            fill_updated(record_, engine_);
+        }
         // An asynchronous batch is decided when its predecessor starts, and starts when that one ends, which is now.
         if (engine_.args().async_scheduling && !record_.scheduled.empty()) record_.start = now;
         record_open_ = false;

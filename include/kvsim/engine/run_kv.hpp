@@ -8,11 +8,15 @@
 //  * Users never grow along a path, and a release appends tail first. So a node's blocks are all held or all idle, an idle
 //    node is one contiguous run of the free list with its last block in front, and no block outlives its predecessor there.
 //  * Takes come from the front: they shorten the front run, which evicts a node's last blocks first.
+//
+// With keep_ids() every block has its id besides: the runs decide, and the ids follow, at a cost per block.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/engine/block_ids.hpp"
 #include "kvsim/engine/kv_manager.hpp"
 #include "kvsim/model/workload.hpp"
 
@@ -32,7 +36,8 @@ public:
         std::int32_t registered_own = 0;  ///< of the lost own blocks, this many leading ones can be hit by itself
         std::int32_t shareable = 0;       ///< leading full blocks of content others may have too
         const std::vector<TokenRun>* content = nullptr;
-        std::uint32_t owner = none;  ///< the request's slot
+        /// Where ids are kept: its blocks in order; lives with the request. After a release what it lost, for its return.
+        std::vector<BlockId>* table = nullptr;
     };
 
     RunKv(std::int64_t usable, std::int64_t block_size, bool prefix_caching);
@@ -40,6 +45,10 @@ public:
     [[nodiscard]] std::int64_t usable() const { return usable_; }
     [[nodiscard]] std::int64_t free() const { return free_; }
     [[nodiscard]] bool caching() const { return caching_; }
+
+    /// From the start: every holding has a table.
+    void keep_ids() { ids_.emplace(usable_); }
+    [[nodiscard]] bool keeps_ids() const { return ids_.has_value(); }
 
     /// Leading blocks of `content` that others may have: full blocks before the first private token.
     [[nodiscard]] std::int32_t shareable_blocks(const std::vector<TokenRun>& content) const;
@@ -56,12 +65,18 @@ public:
     void extend(Holding& holding, std::int64_t blocks) {
         take(blocks);
         holding.own_blocks += static_cast<std::int32_t>(blocks);
+        if (ids_) name(holding, blocks);
     }
-    /// For blocks whose holder is only counted (decoding requests): like extend() without the holding.
+    /// For blocks whose holder is only counted (decoding requests): like extend() without the holding, which is name()d where
+    /// ids are kept.
     void take(std::int64_t blocks) {
         KVSIM_CHECK(blocks <= free_, "blocks are only taken when they are free");
         free_ -= blocks;
         if (caching_) take_in_order(blocks);  // else nothing can be hit, so the order of the free list decides nothing
+    }
+    /// The ids of the last `blocks` taken are those of `holding`; in the order of the takes.
+    void name(const Holding& holding, std::int64_t blocks) {
+        for (; blocks > 0; --blocks) holding.table->push_back(ids_->take());
     }
     /// Shareable full blocks below `upto` tokens become findable by others.
     void publish(Holding& holding, std::int64_t upto) {
@@ -71,6 +86,7 @@ public:
     /// that.
     void release(Holding& holding, std::int64_t registered_tokens) {
         free_ += holding.own_blocks;
+        if (ids_) drop_ids(holding);
         if (caching_) release_in_order(holding, registered_tokens);
         holding.own_blocks = 0;
     }
@@ -96,9 +112,11 @@ private:
         std::uint64_t edge = 0;    // key in children_
         std::vector<TokenRun> content;
         std::vector<std::uint32_t> twins;  // later copies of its first block, in order of registration
+        std::vector<BlockId> ids;          // where they are kept
     };
     struct Twin {
         std::uint32_t node = 0;
+        BlockId id = no_block;
         Holding* holder = nullptr;  // while held
         std::uint32_t run = none;   // while in the free list
     };
@@ -112,6 +130,8 @@ private:
     void take_in_order(std::int64_t blocks);
     void publish_shared(Holding& holding, std::int64_t upto);
     void release_in_order(Holding& holding, std::int64_t registered_tokens);
+    void hold_ids(const Holding& holding, PrefixHit hit);
+    void drop_ids(const Holding& holding);
 
     [[nodiscard]] std::vector<TokenRun> cut(const std::vector<TokenRun>& content, std::int64_t from_block,
                                             std::int64_t blocks) const;
@@ -148,6 +168,7 @@ private:
     std::vector<Twin> twins_;
     std::vector<std::uint32_t> spare_twins_;
     std::vector<Step> path_;  // of the last lookup
+    std::optional<BlockIds> ids_;
 
     struct Edge {
         std::uint64_t key = 0;

@@ -15,7 +15,7 @@
 
 namespace kvsim {
 
-/// Both forms take the same decisions; `automatic` prefers the fast one where it is exact and nobody asks for block ids.
+/// Both forms take the same decisions; `automatic` prefers the fast one where it is exact.
 enum class EngineForm { automatic, per_request, fast };
 
 struct SimulationOptions {

@@ -52,6 +52,8 @@ public:
     void finish(std::string_view end, std::span<const RequestId> unfinished);
 
 private:
+    void write_lines();
+
     AtomicFile file_;
     RequestNames names_;
     std::vector<StepLogSummary> summaries_;  // by replica

@@ -12,7 +12,6 @@
 
 #include "kvsim/app/csv_table.hpp"
 #include "kvsim/base/check.hpp"
-#include "kvsim/base/parallel.hpp"
 #include "unit/app/cli.hpp"
 
 namespace kvsim::test {
@@ -311,20 +310,6 @@ TEST_CASE("--shard auto reads the batch system it runs under") {
                                {"OMPI_COMM_WORLD_RANK", "2"},
                                {"OMPI_COMM_WORLD_SIZE", "4"}}),
                     UserError);  // two that disagree
-}
-
-TEST_CASE("parallel_for does each piece once, and stops at an error") {
-    for (const std::int64_t threads : {1, 2, 7}) {
-        std::vector<int> done(1000, 0);
-        parallel_for(1000, threads, [&done](std::int64_t i) { ++done[static_cast<std::size_t>(i)]; });
-        CHECK(done == std::vector<int>(1000, 1));
-        CHECK_THROWS_AS(parallel_for(1000, threads,
-                                     [](std::int64_t i) {
-                                         if (i == 500) throw UserError("stop");
-                                     }),
-                        UserError);
-    }
-    parallel_for(0, 2, [](std::int64_t) { FAIL("nothing to do"); });
 }
 
 }  // namespace kvsim::test

@@ -90,6 +90,26 @@ TEST_CASE("the fast engine allocates nothing between two points of a steady run"
     }
 }
 
+TEST_CASE("a recorded step allocates nothing for a row that only decodes") {
+    std::int64_t rows = 0;
+    SimulationOptions options;
+    options.form = EngineForm::fast;
+    options.engine.num_gpu_blocks = 4'001;
+    options.engine.max_model_len = 2'048;
+    options.engine.max_num_seqs = 64;
+    options.engine.max_num_batched_tokens = 512;
+    options.engine.enable_prefix_caching = false;
+    options.on_step = [&rows](std::int64_t, const StepRecord& record) {
+        rows += static_cast<std::int64_t>(record.scheduled.size());
+    };
+    Counted workload(20'000, 5'000, 15'000, std::chrono::milliseconds(25));
+    First router;
+    CHECK(simulate(options, Affine{}, router, workload).counters.completed == 20'000);
+    CHECK(rows > 70 * 20'000);
+    // Lists of blocks grow: that of a request that prefills, and of one in block_size of those that decode.
+    CHECK(workload.allocated() < 10 * 10'000);
+}
+
 TEST_CASE("the counter counts") {
     const std::int64_t before = allocations();
     ::operator delete(::operator new(8));

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "kvsim/base/parallel.hpp"
+#include "support.hpp"
 #include "unit/app/cli.hpp"
 
 using namespace kvsim::test;
@@ -45,4 +47,26 @@ TEST_CASE("determinism: two runs of one seed leave identical files") {
     }
     const std::string summary = slurp(folder.path() / "fasta/summary.json");
     CHECK(summary.find("\"preemptions\":0,") == std::string::npos);
+}
+
+TEST_CASE("determinism: runs side by side are the runs one after the other") {
+    constexpr std::size_t runs = 12;
+    const auto results = [](std::size_t threads) {
+        std::vector<std::vector<std::int64_t>> out(runs);
+        kvsim::for_each_index(runs, threads, [&out](std::size_t index) {
+            std::vector<kvsim::engine_test::Spec> specs;
+            for (std::int64_t i = 0; i < 200; ++i) {
+                const auto seed = static_cast<std::int64_t>(index);
+                specs.push_back({7 * i, 1 + (i * 31 + seed * 17) % 60, 1 + (i * 13 + seed * 5) % 40});
+            }
+            kvsim::SimulationOptions options = kvsim::engine_test::roomy(index % 2 == 0);
+            if (index % 3 == 0) options.form = kvsim::EngineForm::per_request;
+            for (const kvsim::RequestRecord& record : kvsim::engine_test::run(options, specs).requests)
+                out[index].push_back(record.e2e.count());
+        });
+        return out;
+    };
+    const auto one = results(1);
+    CHECK(one[0] != one[1]);
+    for (const std::size_t threads : {2U, 3U, 8U}) CHECK(results(threads) == one);
 }

@@ -24,6 +24,7 @@ namespace {
 struct Twin {
     LiveRequest paged;
     RunKv::Holding run;
+    std::vector<BlockId> table;
     bool prefilling = false;
 };
 
@@ -33,7 +34,9 @@ public:
         : random_(seed, "run_kv_test"),
           block_size_(block_size),
           paged_(make_paged_kv(usable, block_size, caching)),
-          run_(usable, block_size, caching) {}
+          run_(usable, block_size, caching) {
+        run_.keep_ids();
+    }
 
     void step() {
         const std::int64_t what = between(0, 9);
@@ -77,7 +80,7 @@ private:
         if (r.prompt == 0 || between(0, 2) > 0) add(own_prompt_base(r.id), between(1, 20));
         r.max_tokens = 1000;
         r.output_base = own_output_base(r.id);
-        twin->run.owner = static_cast<std::uint32_t>(r.id);
+        twin->run.table = &twin->table;
         twin->run.content = &r.content;
         twin->run.shareable = run_.shareable_blocks(r.content);
         waiting_.push_back(twin);
@@ -161,6 +164,7 @@ private:
 
     void compare() {
         CHECK(paged_->free() == run_.free());
+        for (const Twin* twin : running_) CHECK(twin->paged.table == twin->table);
         for (Twin* twin : waiting_) {
             const PrefixHit paged = paged_->lookup(twin->paged);
             const PrefixHit run = run_.lookup(twin->run, twin->paged.tokens());
