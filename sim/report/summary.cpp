@@ -304,6 +304,18 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
         own.tokens += tokens;
         own.outputs += outcome.requests[id].output_tokens;
     }
+    struct Pace {
+        std::int64_t offered = 0, served = 0;
+    };
+    std::map<std::string, Pace> pace;
+    const double window_s = seconds(outcome.last_arrival - outcome.first_arrival);
+    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
+        const auto name = outcome.classes.find(id);
+        Pace& own = pace[name == outcome.classes.end() ? std::string() : name->second];
+        const RequestRecord& r = outcome.requests[id];
+        ++own.offered;
+        own.served += completed(r) && r.arrival + r.e2e <= outcome.last_arrival ? 1 : 0;
+    }
     for (const auto& [name, own] : records) {
         const auto limits = info.class_slos.find(name);
         const config::SloConfig& slo = limits == info.class_slos.end() ? info.slo : limits->second;
@@ -321,6 +333,10 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
         c.tpot = t.tpot;
         c.e2e = t.e2e;
         c.queue = t.queue;
+        if (window_s > 0) {
+            c.offered_rate_req_s = static_cast<double>(pace[name].offered) / window_s;
+            c.served_rate_req_s = static_cast<double>(pace[name].served) / window_s;
+        }
         c.wasted_tokens = wasted[name].tokens;
         c.wasted_output_tokens = wasted[name].outputs;
         if (!slo.any()) continue;

@@ -194,6 +194,10 @@ void add_class(Json& json, const ClassSummary& c) {
     json.member("rejected", c.rejected);
     json.member("timed_out", c.timed_out);
     json.member("cancelled", c.cancelled);
+    json.key("offered_rate_req_s");
+    json.cell(c.offered_rate_req_s ? Cell{*c.offered_rate_req_s} : Cell{}, Unit::per_second);
+    json.key("served_rate_req_s");
+    json.cell(c.served_rate_req_s ? Cell{*c.served_rate_req_s} : Cell{}, Unit::per_second);
     json.member("wasted_tokens", c.wasted_tokens);
     json.member("wasted_output_tokens", c.wasted_output_tokens);
     json.member("prompt_tokens_mean", c.prompt_tokens.mean);

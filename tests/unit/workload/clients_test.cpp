@@ -8,10 +8,12 @@
 #include "kvsim/engine/simulation.hpp"
 #include "kvsim/random/stream.hpp"
 #include "kvsim/random/zipf.hpp"
+#include "unit/workload/goodness.hpp"
 #include "unit/workload/support.hpp"
 
 using namespace kvsim;
 using test::drain;
+using test::ks;
 using test::ns;
 
 namespace {
@@ -71,17 +73,6 @@ std::vector<double> arrival_times(const std::string& arrivals, int requests, std
                                            seed)))
         out.push_back(static_cast<double>(ns(a)) * 1e-9);
     return out;
-}
-
-/// sqrt(n) times the Kolmogorov-Smirnov distance of `u` from uniform on (0, 1); above 1.95 with probability 0.001.
-double ks(std::vector<double> u) {
-    std::sort(u.begin(), u.end());
-    const auto n = static_cast<double>(u.size());
-    double d = 0;
-    for (std::size_t i = 0; i < u.size(); ++i) {
-        d = std::max({d, u[i] - static_cast<double>(i) / n, static_cast<double>(i + 1) / n - u[i]});
-    }
-    return d * std::sqrt(n);
 }
 
 /// Of the times mapped by the integral of the rate: gaps of a Poisson process of rate 1.
