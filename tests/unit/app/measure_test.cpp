@@ -218,14 +218,14 @@ TEST_CASE("measure: classes, their limits and their windows, counted again from 
         "  duration: 100s\n"
         "  classes:\n"
         "    - {name: fast, arrivals: {process: poisson, rate: 4/s}, prompt_tokens: {distribution: exponential, mean: 50, max: "
-        "900}, output_tokens: 4, slo: {ttft: 120ms, itl_p99: 30ms}, timeout: 700ms}\n"
+        "900}, output_tokens: 4, slo: {ttft: 120ms, itl_p99: 30ms}, timeout: 400ms}\n"
         "    - {name: slow, arrivals: {process: poisson, rate: 2/s}, prompt_tokens: 150, output_tokens: 6}\n"
         "slo: {e2e: 500ms, queue: 200ms, tpot: 15ms}\n"
         "measure: {window: 10s}\n";
     folder.write("s.yaml", text);
     const Finished done = run_in(folder, {"s.yaml", "--out", "o", "--set", "workload.classes.slow.arrivals.rate=3/s", "--set",
                                           "workload.classes.0.output_tokens=5", "--set", "engine.max_num_seqs=3", "--set",
-                                          "engine.max_queued_requests=3"});
+                                          "engine.max_queued_requests=4"});
     CAPTURE(done.err);
     REQUIRE(done.exit == 0);
     struct Share {
@@ -301,7 +301,7 @@ TEST_CASE("measure: classes, their limits and their windows, counted again from 
     CHECK(json["classes"][1]["wasted_tokens"] == 0);
     CHECK(json["rejected"] == rejected);
     CHECK(json["queue_full"] == rejected);
-    CHECK(json["max_queued_requests"] == 3);
+    CHECK(json["max_queued_requests"] == 4);
     CHECK(has(done.out, "rejected (queue full)"));
     CHECK(has(run_in(folder, {"s.yaml", "--out", "p", "--set", "workload.classes.slwo.arrivals.rate=3/s"}).err,
               "did you mean 'slow'?"));
