@@ -94,6 +94,7 @@ KVSIM_ARRIVALS(mmpp_arrivals);
 KVSIM_ARRIVALS(diurnal_arrivals);
 KVSIM_ARRIVALS(piecewise_arrivals);
 KVSIM_ARRIVALS(ramp_arrivals);
+KVSIM_ARRIVALS(ramp_up_arrivals);
 KVSIM_ARRIVALS(staged_arrivals);
 KVSIM_ARRIVALS(batches_arrivals);
 KVSIM_ARRIVALS(all_at_once);
@@ -109,6 +110,8 @@ std::span<const Entry<MakeArrivals>> arrival_processes() {
         {"diurnal", "a rate that swings as a sine, as over a day", diurnal_arrivals_docs, make_diurnal_arrivals},
         {"piecewise", "a rate given at points of time, linear in between", piecewise_arrivals_docs, make_piecewise_arrivals},
         {"ramp", "a rate that rises (or falls) linearly, then stays", ramp_arrivals_docs, make_ramp_arrivals},
+        {"ramp_up", "a rate that grows with the request's number: vllm bench serve --ramp-up-strategy", ramp_up_arrivals_docs,
+         make_ramp_up_arrivals},
         {"staged", "constant rates one after the other, then nothing", staged_arrivals_docs, make_staged_arrivals},
         {"batches", "groups of requests at one instant", batches_arrivals_docs, make_batches_arrivals},
         {"all_at_once", "every request at the start", all_at_once_docs, make_all_at_once},

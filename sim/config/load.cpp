@@ -441,6 +441,31 @@ Value load_yaml(const std::filesystem::path& path, Diagnostics& diagnostics) {
     return parse_yaml(read_file(path, max_text_bytes), path.string(), diagnostics);
 }
 
+namespace {
+
+/// The item whose `name` is `key`, else the one at that index from 0; null after reporting.
+Value* list_item(Value& list, const std::string& key, const std::string& parent, const Mark& mark, Diagnostics& diagnostics) {
+    std::vector<std::string_view> names;
+    for (Value& item : list.list) {
+        const Value* const name = item.find("name");
+        if (name == nullptr || !name->is_scalar()) continue;
+        if (name->scalar == key) return &item;
+        names.push_back(name->scalar);
+    }
+    if (key.find_first_not_of("0123456789") == std::string::npos) {
+        if (key.size() < 10 && static_cast<std::size_t>(std::stoul(key)) < list.list.size())
+            return &list.list[static_cast<std::size_t>(std::stoul(key))];
+        diagnostics.error(mark, parent + " has " + std::to_string(list.list.size()) + " items; they count from 0");
+    } else if (names.empty()) {
+        diagnostics.error(mark, parent + " is a list: write the index of an item, from 0, instead of '" + excerpt(key) + "'");
+    } else {
+        diagnostics.unknown(mark, "item of " + parent, key, names);
+    }
+    return nullptr;
+}
+
+}  // namespace
+
 void apply_set(Value& root, std::string_view assignment, Diagnostics& diagnostics) {
     const std::string clean = normalise(assignment);
     const auto source = std::make_shared<const Source>(Source{"--set " + excerpt(clean, 200), split_lines(clean)});
@@ -488,10 +513,15 @@ void apply_set(Value& root, std::string_view assignment, Diagnostics& diagnostic
             at->kind = Value::Kind::map;
             at->mark = mark_at(offset);
         }
+        const std::string parent = i == 0 ? "the file" : std::string(path.substr(0, offset - 1));
+        if (at->is_list()) {
+            at = list_item(*at, key, parent, mark_at(offset), diagnostics);
+            if (at == nullptr) return;
+            continue;
+        }
         if (!at->is_map()) {
-            const std::string what = at->is_list() ? "a list" : "'" + excerpt(at->scalar) + "'";
-            const std::string parent = i == 0 ? "the file" : std::string(path.substr(0, offset - 1));
-            diagnostics.error(mark_at(offset), "cannot set a key of " + parent + ", which is " + what + " and not a map");
+            diagnostics.error(mark_at(offset),
+                              "cannot set a key of " + parent + ", which is '" + excerpt(at->scalar) + "' and not a map");
             return;
         }
         const auto member = std::find_if(at->map.begin(), at->map.end(), [&](const Member& m) { return m.key == key; });
@@ -502,8 +532,8 @@ void apply_set(Value& root, std::string_view assignment, Diagnostics& diagnostic
             at = &at->map.back().value;
             at->mark = mark_at(offset);
         }
-        if (i + 1 == steps.size()) *at = std::move(value);
     }
+    *at = std::move(value);
 }
 
 namespace {

@@ -61,6 +61,11 @@ const Schema<EngineConfig>& engine_schema() {
         field("max_num_seqs", &EngineConfig::max_num_seqs, "requests that run at once (default: the preset's)", up_to(1e6)),
         field("max_num_batched_tokens", &EngineConfig::max_num_batched_tokens, "tokens of one step (default: the preset's)",
               up_to(1e9)),
+        field(
+            "max_queued_requests", &EngineConfig::max_queued_requests,
+            "requests that may wait in one engine; a further one is rejected, and perhaps sent again (workload.retry); 0: only "
+            "who finds a free seat is taken (SGLang's name; default: no bound)",
+            Range{0, 1e9}),
         field("block_size", &EngineConfig::block_size, "tokens of one KV block (default: the preset's)", up_to(1e6)),
         field("gpu_memory_utilization", &EngineConfig::gpu_memory_utilization,
               "share of the GPU's memory the engine takes (default: the preset's)", Range{0, 1, true}),
@@ -174,7 +179,9 @@ std::vector<Field<C>> client_fields() {
                 return diagnostics.error_count() == before;
             }),
         field<C, Value>("cancel", &C::cancel, "{share: ..., after: ...}: clients that lose interest"),
-        field<C, Value>("retry", &C::retry, "{max_retries: ..., backoff: ...}: what follows a time-out"),
+        field<C, Value>(
+            "retry", &C::retry,
+            "{max_retries: ..., backoff: ...}: what follows a time-out, or a full queue (engine.max_queued_requests)"),
     };
 }
 
@@ -595,6 +602,25 @@ bool read_choice(const Value& value, std::string_view key, std::string_view nami
     return true;
 }
 
+namespace {
+
+/// What is sent again: that which timed out, or found the queue full.
+void check_retries(const Scenario& scenario, Diagnostics& diagnostics) {
+    if (scenario.engine.max_queued_requests) return;
+    const WorkloadConfig& common = scenario.workload;
+    const auto patient = [](const TimeoutConfig& t) { return !t.ttft && !t.e2e; };
+    const auto check = [&](const ClientConfig& c, const Value& retry) {
+        if (!retry.is_null() && patient(c.timeout) && patient(common.timeout))
+            diagnostics.error(retry.mark, "retry needs a timeout, or engine.max_queued_requests: nothing else is tried again");
+    };
+    if (common.classes.empty()) return check(common, common.retry);
+    for (const ClassConfig& c : common.classes) check(c, c.retry);
+    if (std::all_of(common.classes.begin(), common.classes.end(), [&](const ClassConfig& c) { return patient(c.timeout); }))
+        check(common, common.retry);
+}
+
+}  // namespace
+
 Scenario read_scenario(const Value& root, const std::filesystem::path& file, Diagnostics& diagnostics) {
     Scenario out;
     out.file = file;
@@ -608,6 +634,7 @@ Scenario read_scenario(const Value& root, const std::filesystem::path& file, Dia
     out.step_time.name_mark = top.mark;  // where something is missed that is not there
     out.workload.mark = top.mark;
     scenario_schema().read(top, out, "the scenario", diagnostics);
+    check_retries(out, diagnostics);
     return out;
 }
 

@@ -41,6 +41,7 @@ std::optional<double> saturated_rate(const SimulationOptions& options, const Ste
     plain.keep_requests = true;  // few
     plain.measured_end.reset();
     plain.window = {};
+    plain.engine.max_queued_requests = -1;  // all are to be served
     Backlog backlog(workload, most);
     Outcome outcome;
     try {

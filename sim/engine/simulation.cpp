@@ -29,6 +29,8 @@ namespace {
 constexpr std::size_t max_timeline_samples = 20'000'000;
 /// Of windows.csv.
 constexpr std::size_t max_windows = 1'000'000;
+/// In a closed loop, whose clients may send again for ever without time going on.
+constexpr std::int64_t most_turned_away_at_once = 10'000'000;
 
 /// As base/rank.hpp, to the nanosecond.
 SimDuration interpolated(std::vector<std::int64_t>& values, double q) {
@@ -175,6 +177,7 @@ private:
     }
 
     void enter(std::size_t replica, NewRequest& request) {
+        if (replicas_[replica]->queue_full()) return turn_away(request.id);
         const Slot slot = replicas_[replica]->enqueue(request, now_);
         if (may_cancel_) slots_[request.id] = slot;
     }
@@ -376,6 +379,26 @@ private:
         workload_.finished(id, now_, FinishReason::rejected, 0);
     }
 
+    /// The waiting queue is full.
+    void turn_away(RequestId id) {
+        record(id).finish = FinishReason::rejected;
+        ++out_.counters.rejected;
+        ++out_.counters.queue_full;
+        --in_system_;
+        const SimTime arrival = record(id).arrival;
+        if (now_ > arrival && options_.keep_requests) out_.unfinished_after[id] = now_ - arrival;
+        if (now_ != turned_away_at_) turned_away_now_ = 0;
+        turned_away_at_ = now_;
+        if (closed_loop_ && ++turned_away_now_ > most_turned_away_at_once) {
+            throw UserError("error: engine.max_queued_requests: " + std::to_string(most_turned_away_at_once) +
+                            " requests were refused at one instant (" + decimals(to_seconds(now_), 9) +
+                            " s): clients that are turned away send again at once; give them workload.users.think_time or "
+                            "workload.retry");
+        }
+        if (totals_) leave(id);
+        workload_.finished(id, now_, FinishReason::queue_full, 0);
+    }
+
     // ---- clients that give up
     static constexpr Slot no_slot = std::numeric_limits<Slot>::max();  // in the front end
 
@@ -442,6 +465,7 @@ private:
         out_.unfinished_after[id] = now_ - record.arrival;
         ++(reason == FinishReason::cancelled ? out_.counters.cancelled : out_.counters.timed_out);
         out_.counters.wasted_tokens += work.scheduled;
+        if (work.scheduled > 0) out_.wasted[id] = work.scheduled;
         out_.counters.wasted_output_tokens += work.outputs;
         workload_.finished(id, now_, reason, work.outputs);
     }
@@ -700,6 +724,8 @@ private:
     std::size_t record_mask_ = ~std::size_t{0};
     RequestId oldest_ = 0;  // live, where records are not kept
     std::int64_t shortest_rejected_ = INT64_MAX;
+    SimTime turned_away_at_ = never;
+    std::int64_t turned_away_now_ = 0;  // at that instant
     Arrival arrival_;
     SimTime upcoming_ = never;
     SimTime now_{};

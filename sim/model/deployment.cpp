@@ -286,6 +286,11 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     engine.watermark = settings.take("watermark", given.watermark, preset->watermark);
     engine.long_prefill_token_threshold =
         settings.take("long_prefill_token_threshold", given.long_prefill_token_threshold, std::int64_t{0});
+    if (given.max_queued_requests) {
+        engine.max_queued_requests = *given.max_queued_requests;
+        settings.at_least("max_queued_requests", engine.max_queued_requests, 0);
+        settings.deviate("max_queued_requests", text_of(engine.max_queued_requests), "none");
+    }
     settings.at_least("block_size", engine.block_size, 1, 1'000'000);
     settings.at_least("long_prefill_token_threshold", engine.long_prefill_token_threshold, 0);
     if (!(engine.watermark >= 0 && engine.watermark < 1)) settings.error("watermark", "watermark must be in [0, 1)");

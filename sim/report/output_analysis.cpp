@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/math/distributions/students_t.hpp>
+#include <boost/math/special_functions/beta.hpp>
 #include <cmath>
 
 #include "kvsim/base/check.hpp"
@@ -39,6 +40,7 @@ std::vector<double> batch_means(std::span<const std::int64_t> series, std::size_
 }
 
 struct Spread {
+    double variance = 0;
     double half_width = 0;
     bool correlated = false;
 };
@@ -57,7 +59,35 @@ Spread spread_of(std::span<const double> batches, double centre) {
     // Anderson (1942), one-sided 1 %.
     const double critical = (-1 + 2.326 * std::sqrt(k - 2)) / (k - 1);
     const double variance = squares / (k - 1) / k * (1 + r) / (1 - r);
-    return {student_t(tail, static_cast<std::int64_t>(batches.size()) - 1) * std::sqrt(variance), r > critical};
+    return {variance, student_t(tail, static_cast<std::int64_t>(batches.size()) - 1) * std::sqrt(variance), r > critical};
+}
+
+// Where the share of values at or below the true q quantile lies in 95 % of runs.
+struct Shares {
+    double low = 0, high = 0;
+};
+
+constexpr double fewest_beyond = 20;
+
+// Of a quantile in the tail. `clump`: by how much the variance of that share exceeds that of independent values.
+std::optional<Shares> tail_shares(double n, double q, double clump) {
+    if (n * (1 - q) < fewest_beyond) return std::nullopt;
+    // The variance came from few batches: their t over the normal quantile.
+    const double uncertain = student_t(tail, few_batches - 1) / 1.959964;
+    const double independent = n / (clump * uncertain * uncertain);
+    const double below = independent * q;
+    const double beyond = independent * (1 - q);
+    const Shares s{1 - boost::math::ibeta_inv(beyond + 1, below, 1 - tail),
+                   1 - boost::math::ibeta_inv(beyond, below + 1, tail)};
+    if (s.low <= 0 || n * (1 - s.high) < 1) return std::nullopt;  // past the largest value
+    return s;
+}
+
+// Neighbours in pairs.
+std::vector<double> paired(std::span<const double> batches) {
+    std::vector<double> out;
+    for (std::size_t j = 0; j + 1 < batches.size(); j += 2) out.push_back((batches[j] + batches[j + 1]) / 2);
+    return out;
 }
 
 }  // namespace
@@ -131,14 +161,25 @@ Confidence confidence(std::span<const std::int64_t> series, const std::array<dou
 
     std::vector<double> ends;
     std::vector<std::size_t> known;
+    const auto n = static_cast<double>(series.size());
+    double clump = 1;
     for (std::size_t q = 0; q < shares.size(); ++q) {
         double share = 0;
         for (const double b : below[q]) share += b;
-        const double h = spread_of(below[q], share / static_cast<double>(k)).half_width;
-        if (shares[q] - h <= 0 || shares[q] + h >= 1) continue;
+        share /= static_cast<double>(k);
+        std::optional<Shares> ends_at;
+        if (shares[q] < 0.9) {
+            const double h = spread_of(below[q], share).half_width;
+            if (shares[q] - h > 0 && shares[q] + h < 1) ends_at = Shares{shares[q] - h, shares[q] + h};
+        } else if (k == many_batches) {
+            const double variance = spread_of(paired(below[q]), share).variance;
+            clump = std::max(clump, variance * n / (shares[q] * (1 - shares[q])));
+            ends_at = tail_shares(n, shares[q], clump);
+        }
+        if (!ends_at) continue;
         known.push_back(q);
-        ends.push_back(shares[q] - h);
-        ends.push_back(shares[q] + h);
+        ends.push_back(ends_at->low);
+        ends.push_back(ends_at->high);
     }
     const std::vector<double> values = quantiles(series, ends);
     for (std::size_t i = 0; i < known.size(); ++i) out.quantile[known[i]] = Interval{values[2 * i], values[2 * i + 1]};

@@ -219,7 +219,9 @@ Facts outcome_facts(const Summary& s) {
                            fmt::format("{}: E2E of the later half {:+.1f}% against the earlier, trend p {:.3f} (Mann-Kendall)",
                                        s.drift->drifting ? "no" : "no drift seen", s.drift->change * 100, s.drift->p));
     std::string requests = fmt::format("{} completed", count_text(s.completed));
-    requests += fmt::format(", {} rejected, {} timed out", count_text(s.rejected), count_text(s.timed_out));
+    requests += fmt::format(", {} rejected", count_text(s.rejected));
+    if (s.queue_full > 0) requests += " (queue full)";
+    requests += fmt::format(", {} timed out", count_text(s.timed_out));
     if (s.cancelled > 0) requests += fmt::format(", {} cancelled", count_text(s.cancelled));
     if (s.retries > 0) requests += fmt::format(", {} of all sent again", count_text(s.retries));
     const std::int64_t others = s.requests - s.completed - s.rejected - s.timed_out - s.cancelled;
@@ -231,6 +233,13 @@ Facts outcome_facts(const Summary& s) {
     if (s.wasted_tokens > 0)
         facts.emplace_back("Wasted", fmt::format("{} tokens computed, {} received, for requests whose clients gave up",
                                                  count_text(s.wasted_tokens), count_text(s.wasted_output_tokens)));
+    if (s.wasted_tokens > 0 && s.classes.size() > 1) {
+        for (const ClassSummary& c : s.classes) {
+            if (c.wasted_tokens > 0)
+                facts.emplace_back("  " + c.name, fmt::format("{} tokens computed, {} received", count_text(c.wasted_tokens),
+                                                              count_text(c.wasted_output_tokens)));
+        }
+    }
     if (s.client_queue.count > 0)
         facts.emplace_back("At client", fmt::format("{} ms mean, {} ms p99 before they were sent", figure(s.client_queue.mean),
                                                     figure(s.client_queue.p99)));
@@ -306,8 +315,8 @@ void add_facts(std::string& out, const Facts& facts) {
 }
 
 /// Per class: how its requests fared.
-constexpr std::array class_columns{"class",    "requests", "done",    "failed",  "TTFT p50",
-                                   "TTFT p99", "TPOT p99", "E2E p50", "E2E p99", "SLO met"};
+constexpr std::array class_columns{"class",    "requests", "done",     "failed",  "offered/s", "served/s",
+                                   "TTFT p50", "TTFT p99", "TPOT p99", "E2E p50", "E2E p99",   "SLO met"};
 
 std::vector<std::string> class_cells(const ClassSummary& c) {
     const auto at = [](const Distribution& d, double Distribution::*statistic) {
@@ -317,6 +326,8 @@ std::vector<std::string> class_cells(const ClassSummary& c) {
             count_text(c.requests),
             count_text(c.completed),
             count_text(c.rejected + c.timed_out + c.cancelled),
+            figure(c.offered_rate_req_s),
+            figure(c.served_rate_req_s),
             at(c.ttft, &Distribution::p50),
             at(c.ttft, &Distribution::p99),
             at(c.tpot, &Distribution::p99),

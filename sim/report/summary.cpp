@@ -293,6 +293,29 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
         std::vector<RequestRecord>& own = records[has ? (named++)->second : std::string()];
         if (outcome.requests[id].measured) own.push_back(outcome.requests[id]);
     }
+    struct Waste {
+        std::int64_t tokens = 0, outputs = 0;
+    };
+    std::map<std::string, Waste> wasted;
+    for (const auto& [id, tokens] : outcome.wasted) {
+        if (!outcome.requests[id].measured) continue;
+        const auto name = outcome.classes.find(id);
+        Waste& own = wasted[name == outcome.classes.end() ? std::string() : name->second];
+        own.tokens += tokens;
+        own.outputs += outcome.requests[id].output_tokens;
+    }
+    struct Pace {
+        std::int64_t offered = 0, served = 0;
+    };
+    std::map<std::string, Pace> pace;
+    const double window_s = seconds(outcome.last_arrival - outcome.first_arrival);
+    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
+        const auto name = outcome.classes.find(id);
+        Pace& own = pace[name == outcome.classes.end() ? std::string() : name->second];
+        const RequestRecord& r = outcome.requests[id];
+        ++own.offered;
+        own.served += completed(r) && r.arrival + r.e2e <= outcome.last_arrival ? 1 : 0;
+    }
     for (const auto& [name, own] : records) {
         const auto limits = info.class_slos.find(name);
         const config::SloConfig& slo = limits == info.class_slos.end() ? info.slo : limits->second;
@@ -310,6 +333,12 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
         c.tpot = t.tpot;
         c.e2e = t.e2e;
         c.queue = t.queue;
+        if (window_s > 0) {
+            c.offered_rate_req_s = static_cast<double>(pace[name].offered) / window_s;
+            c.served_rate_req_s = static_cast<double>(pace[name].served) / window_s;
+        }
+        c.wasted_tokens = wasted[name].tokens;
+        c.wasted_output_tokens = wasted[name].outputs;
         if (!slo.any()) continue;
         const Judgement judged = judge(outcome, slos, [&, wanted = &name](RequestId id) {
             const auto at = outcome.classes.find(id);
@@ -380,7 +409,7 @@ void add_load_and_verdict(const Outcome& o, std::int64_t seats, std::optional<do
     }
 
     if (static_cast<double>(o.counters.completed_by_last_arrival) < 0.95 * static_cast<double>(o.counters.arrivals) &&
-        o.counters.waiting_at_last_arrival > std::max<std::int64_t>(10, seats))
+        o.counters.waiting_at_last_arrival + o.counters.queue_full > std::max<std::int64_t>(10, seats))
         s.verdict = "overloaded";
     else if (s.bound_no_waiting && 1 - *s.bound_no_waiting > 0.5)
         s.verdict = "saturated";
@@ -461,6 +490,9 @@ void add_warnings(const Outcome& o, Summary& s) {
         s.warnings.push_back("every request fell into the warm-up or the cool-down: nothing is measured");
     if (s.verdict == "overloaded" && !s.offered_rate_req_s)
         s.warnings.push_back("all requests arrive at once: queue, TTFT and E2E measure their number; compare throughput only");
+    else if (s.verdict == "overloaded" && s.queue_full > 0)
+        s.warnings.push_back("overloaded: requests arrive faster than they finish, and " + std::to_string(s.queue_full) +
+                             " found the queue full; latencies are those of the requests that were taken");
     else if (s.verdict == "overloaded")
         s.warnings.push_back(
             "overloaded: requests arrive faster than they finish, so queue, TTFT and E2E grow with the length of the run; "
@@ -602,6 +634,7 @@ constexpr std::array columns{
     KVSIM_INTERVAL_COLUMNS(e2e),
     KVSIM_INTERVAL_COLUMNS(queue),
 #undef KVSIM_INTERVAL_COLUMNS
+    Column{"queue_full", Unit::count, get<&S::queue_full>},
 };
 
 }  // namespace
@@ -673,6 +706,7 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     if (any_slo && judged > 0)
         s.slo_attainment = info.class_slos.empty() || !s.attainment.all ? ratio(t.met, judged) : s.attainment.all;
     s.cancelled = t.cancelled;
+    s.queue_full = outcome.counters.queue_full;
     s.retries = outcome.counters.retries;
     s.wasted_tokens = outcome.counters.wasted_tokens;
     s.wasted_output_tokens = outcome.counters.wasted_output_tokens;

@@ -16,17 +16,6 @@ namespace {
 
 constexpr std::array<double, 2> ranks{0.5, 0.99};
 
-/// Each limit alone, then all of them.
-std::vector<config::SloConfig> single_limits(const config::SloConfig& slo) {
-    std::vector<config::SloConfig> out(4);
-    out[0].ttft = slo.ttft;
-    out[1].tpot = slo.tpot;
-    out[2].e2e = slo.e2e;
-    out[3].queue = slo.queue;
-    out.push_back(slo);
-    return out;
-}
-
 struct Share {
     std::int64_t met = 0;
     std::int64_t judged = 0;
@@ -37,21 +26,35 @@ struct Row {
     std::int64_t arrivals = 0, measured = 0, completions = 0, rejected = 0, timed_out = 0, cancelled = 0;
     std::int64_t output_tokens = 0, total_tokens = 0;    // of the completions
     std::array<std::vector<std::int64_t>, 4> latencies;  // queue, ttft, tpot, e2e
-    std::array<Share, 5> attainment;                     // ttft, tpot, e2e, queue, all
+    std::array<Share, 6> attainment;                     // ttft, tpot, e2e, queue, all, itl_p99
 };
 
-void add_arrival(Row& row, const RequestRecord& r, const std::vector<config::SloConfig>& limits) {
+constexpr std::size_t all_limits = 4;
+constexpr std::array limits{&config::SloConfig::ttft, &config::SloConfig::tpot, &config::SloConfig::e2e,
+                            &config::SloConfig::queue, &config::SloConfig::itl_p99};
+
+void judge(Row& row, const RequestRecord& r, const config::SloConfig& slo, SimDuration itl_p99) {
+    const auto add = [&](Share& share, const config::SloConfig& by) {
+        const std::optional<bool> met = slo_met(r, by, itl_p99);
+        if (!met) return;
+        ++share.judged;
+        share.met += *met ? 1 : 0;
+    };
+    add(row.attainment[all_limits], slo);
+    for (std::size_t i = 0; i < limits.size(); ++i) {
+        if (!(slo.*limits[i])) continue;
+        config::SloConfig one;
+        one.*limits[i] = slo.*limits[i];
+        add(row.attainment[i < all_limits ? i : i + 1], one);
+    }
+}
+
+void add_arrival(Row& row, const RequestRecord& r) {
     ++row.arrivals;
     row.measured += r.measured ? 1 : 0;
     row.rejected += r.finish == FinishReason::rejected ? 1 : 0;
     row.timed_out += r.finish == FinishReason::timed_out ? 1 : 0;
     row.cancelled += r.finish == FinishReason::cancelled ? 1 : 0;
-    for (std::size_t i = 0; i < limits.size(); ++i) {
-        if (const std::optional<bool> met = slo_met(r, limits[i])) {
-            ++row.attainment[i].judged;
-            row.attainment[i].met += *met ? 1 : 0;
-        }
-    }
     if (!completed(r)) return;
     row.latencies[0].push_back(r.queue.count());
     row.latencies[1].push_back(r.ttft.count());
@@ -97,7 +100,10 @@ void write_row(std::string& out, std::int64_t window, SimTime start, SimDuration
         const std::vector<double> at = quantiles(column, ranks);
         for (const double value : at) line.cell(column.empty() ? std::string() : decimals(value / 1e6, 6));
     }
-    for (const Share& share : row.attainment) line.ratio(static_cast<double>(share.met), static_cast<double>(share.judged));
+    const auto attainment = [&](const Share& share) {
+        line.ratio(static_cast<double>(share.met), static_cast<double>(share.judged));
+    };
+    for (std::size_t i = 0; i <= all_limits; ++i) attainment(row.attainment[i]);
     if (from != nullptr) {
         const auto time = static_cast<double>(span.count());
         const auto steps = static_cast<double>(to->steps - from->steps);
@@ -110,6 +116,7 @@ void write_row(std::string& out, std::int64_t window, SimTime start, SimDuration
     } else {
         for (int i = 0; i < 6; ++i) line.cell("");
     }
+    attainment(row.attainment.back());
     line.end();
 }
 
@@ -120,7 +127,8 @@ std::string windows_csv(const RunInfo& info, const Outcome& outcome) {
         "window,t_s,window_s,class,arrivals,measured,completions,rejected,timed_out,cancelled,offered_rate_req_s,"
         "request_throughput_req_s,output_throughput_tok_s,total_token_throughput_tok_s,queue_p50_ms,queue_p99_ms,ttft_p50_ms,"
         "ttft_p99_ms,tpot_p50_ms,tpot_p99_ms,e2e_p50_ms,e2e_p99_ms,ttft_attainment,tpot_attainment,e2e_attainment,"
-        "queue_attainment,slo_attainment,kv_usage_mean,in_system_mean,batch_size_mean,batch_tokens_mean,steps,preemptions\n";
+        "queue_attainment,slo_attainment,kv_usage_mean,in_system_mean,batch_size_mean,batch_tokens_mean,steps,preemptions,itl_"
+        "p99_attainment\n";
     const std::vector<WindowMark>& marks = outcome.window_marks;
     if (marks.size() < 2) return out;
     const SimTime origin = marks.front().at;
@@ -131,7 +139,7 @@ std::string windows_csv(const RunInfo& info, const Outcome& outcome) {
         return static_cast<std::size_t>(std::clamp<std::int64_t>((at - origin) / width, 0, last));
     };
 
-    const std::vector<config::SloConfig> limits = single_limits(info.slo);
+    const Slos slos(outcome, info.slo, info.class_slos);
     std::vector<Row> all(marks.size() - 1);
     std::map<std::string, std::vector<Row>> by_class;
     for (const auto& [id, name] : outcome.classes) by_class[name].resize(all.size());
@@ -139,7 +147,9 @@ std::string windows_csv(const RunInfo& info, const Outcome& outcome) {
         const RequestRecord& r = outcome.requests[id];
         const auto name = outcome.classes.find(static_cast<RequestId>(id));
         const auto add = [&](std::vector<Row>& rows) {
-            add_arrival(rows[window_of(r.arrival)], r, limits);
+            Row& arrived = rows[window_of(r.arrival)];
+            add_arrival(arrived, r);
+            judge(arrived, r, slos.of(static_cast<RequestId>(id)), slos.itl_p99(static_cast<RequestId>(id)));
             if (!completed(r)) return;
             Row& row = rows[window_of(r.arrival + r.e2e)];
             ++row.completions;

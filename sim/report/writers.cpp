@@ -194,6 +194,12 @@ void add_class(Json& json, const ClassSummary& c) {
     json.member("rejected", c.rejected);
     json.member("timed_out", c.timed_out);
     json.member("cancelled", c.cancelled);
+    json.key("offered_rate_req_s");
+    json.cell(c.offered_rate_req_s ? Cell{*c.offered_rate_req_s} : Cell{}, Unit::per_second);
+    json.key("served_rate_req_s");
+    json.cell(c.served_rate_req_s ? Cell{*c.served_rate_req_s} : Cell{}, Unit::per_second);
+    json.member("wasted_tokens", c.wasted_tokens);
+    json.member("wasted_output_tokens", c.wasted_output_tokens);
     json.member("prompt_tokens_mean", c.prompt_tokens.mean);
     json.member("output_tokens_mean", c.output_tokens.mean);
     for (const auto& [name, d] :
@@ -236,6 +242,11 @@ void add_kvsim_object(Json& json, const RunInfo& info, const Outcome& outcome, c
     json.key("scheduler_reserve_full_isl");
     json.boolean(info.engine.scheduler_reserve_full_isl);
     json.member("long_prefill_token_threshold", info.engine.long_prefill_token_threshold);
+    json.key("max_queued_requests");
+    if (info.engine.max_queued_requests >= 0)
+        json.integer(info.engine.max_queued_requests);
+    else
+        json.null();
     json.member("watermark", info.engine.watermark);
     json.member("step_time_description", info.step_time_description);
     json.key("slo");
@@ -443,6 +454,7 @@ std::string_view finish_reason_name(FinishReason reason) {
         case FinishReason::stop:
             return "stop";
         case FinishReason::rejected:
+        case FinishReason::queue_full:
             return "rejected";
         case FinishReason::timed_out:
             return "timed_out";

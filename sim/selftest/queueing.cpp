@@ -89,6 +89,10 @@ std::vector<Queue> queues() {
     return all;
 }
 
+double blocked(const Outcome& outcome) {
+    return static_cast<double>(outcome.counters.queue_full) / static_cast<double>(outcome.counters.arrivals);
+}
+
 constexpr double batch_mean = 40;
 
 /// Mean, variance and P(> 50) of the batch of M/G/infinity. Who runs at an instant arrived in one window of 1 s, so samples 1 s
@@ -137,6 +141,18 @@ void add_queueing(std::vector<Case>& all) {
                            return q.measure(run(options, *step_time(q.step), *requests));
                        }});
     }
+    // Erlang's B formula: who finds every seat taken is turned away.
+    for (const auto& [seats, erlangs, known, bound] :
+         {std::tuple{4, 3.2, 0.228145, 0.03}, std::tuple{10, 8.0, 0.121661, 0.04}, std::tuple{64, 60.0, 0.060363, 0.05}})
+        all.push_back({fmt::format("Erlang B, {} servers, {} erlangs: share turned away", seats, erlangs), known, bound * known,
+                       runs, [seats = seats, erlangs = erlangs](std::uint64_t seed) {
+                           SimulationOptions options = plain_options();
+                           options.engine.max_num_seqs = seats;
+                           options.engine.max_queued_requests = 0;
+                           const auto requests = workload(
+                               load(seats > 32 ? 80'000 : 20'000, erlangs, "{distribution: geometric, mean: 1000}"), seed);
+                           return blocked(run(options, *step_time("{model: constant, step: 1ms}"), *requests));
+                       }});
     // One run gives all three.
     const auto memo = std::make_shared<std::map<std::uint64_t, std::array<double, 3>>>();
     const auto part = [memo](std::size_t k) {

@@ -149,7 +149,8 @@ struct RetryConfig {
 const config::Schema<RetryConfig>& retry_schema() {
     using P = RetryConfig;
     static const config::Schema<P> table{
-        field("max_retries", &P::max_retries, "how often a request that timed out is sent again", Range{0, 1000})
+        field("max_retries", &P::max_retries, "how often a request that timed out, or found the queue full, is sent again",
+              Range{0, 1000})
             .by_default("2"),
         field("backoff", &P::backoff, "wait before the first retry", Range{0, 366.0 * 86'400}).by_default("500ms"),
         field("multiplier", &P::multiplier, "each further wait is longer by this factor", Range{1, 100}).by_default("2"),
@@ -260,7 +261,6 @@ private:
             RetryConfig p;
             retry_schema().read(c.retry, p, "retry", diagnostics_);
             laws.retry = RetryLaw{p.max_retries, p.backoff, p.multiplier, p.max_backoff, p.jitter};
-            if (!c.timeout.e2e && !c.timeout.ttft) error(c.retry.mark, "retry needs a timeout: nothing else is tried again");
         }
     }
 

@@ -166,7 +166,8 @@ public:
         --c.on_their_way;
         last_sent_ = std::max(last_sent_, now);
         if (call.session) --call.session->on_their_way;
-        if (reason == FinishReason::timed_out && c.laws.retry && call.attempt < c.laws.retry->max_retries &&
+        const bool worth_another_try = reason == FinishReason::timed_out || reason == FinishReason::queue_full;
+        if (worth_another_try && c.laws.retry && call.attempt < c.laws.retry->max_retries &&
             !(call.session && call.session->dead)) {
             call.time = now + backoff(c, call);
             ++call.attempt;

@@ -17,7 +17,7 @@ namespace kvsim::oracle {
 namespace {
 
 /// A class as a scenario writes it; times in units of the step of 1 ms.
-std::string random_class(Stream& stream, int index) {
+std::string random_class(Stream& stream, int index, bool bounded) {
     const auto between = [&](int low, int high) { return low + static_cast<int>(stream.uniform() * (high - low + 1)); };
     const auto percent = [&](int p) { return stream.uniform() * 100 < p; };
     std::string text = fmt::format(
@@ -43,6 +43,8 @@ std::string random_class(Stream& stream, int index) {
     if (percent(50)) {
         text += fmt::format(", timeout: {}ms", between(1, 60));
         if (percent(60)) text += fmt::format(", retry: {{max_retries: {}, backoff: {}ms}}", between(1, 2), between(0, 9));
+    } else if (bounded && percent(60)) {
+        text += fmt::format(", retry: {{max_retries: {}, backoff: {}ms}}", between(1, 3), between(0, 9));
     }
     if (percent(30)) text += fmt::format(", cancel: {{share: 0.5, after: {}ms}}", between(1, 30));
     if (percent(40)) text += fmt::format(", prefix: {{groups: 3, tokens: {}, zipf: 1}}", between(1, 20));
@@ -58,6 +60,7 @@ TEST_CASE("oracle: users, sessions, retries and impatient clients, simulate() eq
     const std::uint64_t count = more == nullptr ? 150 : std::stoull(more) / 4;
     std::int64_t timed_out = 0;
     std::int64_t retries = 0;
+    std::int64_t turned_away = 0;
     std::int64_t hits = 0;
     int differing = 0;
     for (std::uint64_t seed = 0; seed < count && differing < 3; ++seed) {
@@ -67,9 +70,12 @@ TEST_CASE("oracle: users, sessions, retries and impatient clients, simulate() eq
         EngineArgs& engine = scenario.options.engine;
         engine.num_gpu_blocks = std::max(engine.num_gpu_blocks, 4 * (2 + ceil_div(engine.max_model_len, engine.block_size)));
         Stream stream(seed, "clients_oracle");
-        std::string text = fmt::format("workload: {{requests: {}, classes: [{}", 10 + seed % 40, random_class(stream, 0));
-        for (int i = 1; i < 1 + static_cast<int>(seed % 3); ++i) text += ", " + random_class(stream, i);
+        const bool bounded = engine.max_queued_requests >= 0;
+        std::string text =
+            fmt::format("workload: {{requests: {}, classes: [{}", 10 + seed % 40, random_class(stream, 0, bounded));
+        for (int i = 1; i < 1 + static_cast<int>(seed % 3); ++i) text += ", " + random_class(stream, i, bounded);
         text += "]}\n";
+        if (bounded) text += fmt::format("engine: {{max_queued_requests: {}}}\n", engine.max_queued_requests);
         INFO(text);
         INFO(describe(scenario));
         AffineStepTime step = scenario.step_time;
@@ -116,11 +122,13 @@ TEST_CASE("oracle: users, sessions, retries and impatient clients, simulate() eq
         CHECK_MESSAGE(difference.empty(), difference);
         differing += difference.empty() ? 0 : 1;
         timed_out += naive.outcome.counters.timed_out;
+        turned_away += naive.outcome.counters.queue_full;
         retries += naive.outcome.counters.retries;
         hits += naive.outcome.counters.hit_tokens_first;
     }
     // The mixes reach what they are meant to reach.
     CHECK(timed_out > static_cast<std::int64_t>(count));
+    CHECK(turned_away > static_cast<std::int64_t>(count) / 4);
     CHECK(retries > static_cast<std::int64_t>(count) / 4);
     CHECK(hits > static_cast<std::int64_t>(count) * 10);
 }

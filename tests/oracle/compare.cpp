@@ -151,6 +151,7 @@ void compare_counters(const Counters& a, const Counters& b, Differences& differe
     differences.check("arrivals", a.arrivals, b.arrivals);
     differences.check("completed", a.completed, b.completed);
     differences.check("rejected", a.rejected, b.rejected);
+    differences.check("queue_full", a.queue_full, b.queue_full);
     differences.check("timed_out", a.timed_out, b.timed_out);
     differences.check("cancelled", a.cancelled, b.cancelled);
     differences.check("retries", a.retries, b.retries);
@@ -243,6 +244,7 @@ std::string first_difference(const Run& expected, const Run& actual) {
     if (a.attempts != b.attempts) differences.say("attempts differ");
     if (a.client_queue != b.client_queue) differences.say("client_queue differs");
     if (a.unfinished_after != b.unfinished_after) differences.say("unfinished_after differs");
+    if (a.wasted != b.wasted) differences.say("wasted differs");
     if (a.itl_p99 != b.itl_p99) differences.say("itl_p99 differs");
     if (expected.left != actual.left) differences.say("calls of Workload::finished differ");
     return differences.first();

@@ -208,6 +208,7 @@ private:
         record.finish = reason;
         ++(reason == FinishReason::timed_out ? out_.counters.timed_out : out_.counters.cancelled);
         out_.counters.wasted_tokens += scheduled;
+        if (scheduled > 0) out_.wasted[id] = scheduled;
         out_.counters.wasted_output_tokens += record.output_tokens;
         out_.unfinished_after[id] = now_ - record.arrival;
         tracked_[id].left_at = now_;
@@ -373,8 +374,33 @@ private:
         }
     }
 
+    /// Seats that the next decision will give away do not count as waiting, unless blocks or tokens kept somebody back.
+    [[nodiscard]] bool queue_full(const Replica& replica) const {
+        if (args_.max_queued_requests < 0) return false;
+        const auto waiting = static_cast<std::int64_t>(replica.engine.waiting().size());
+        const auto running = static_cast<std::int64_t>(replica.engine.running().size());
+        std::int64_t seats = args_.max_num_seqs - running;
+        if (running > 0 && (replica.bound == Bound::kv_blocks || replica.bound == Bound::token_budget)) seats = 0;
+        if (is(LoopMutation::queue_bound_forgets_seats)) seats = 0;
+        return waiting - std::min(waiting, seats) >= args_.max_queued_requests && waiting >= seats;
+    }
+
+    void turn_away(RequestId id) {
+        Tracked& t = tracked_[id];
+        t.in_system = false;
+        out_.requests[id].finish = FinishReason::rejected;
+        ++out_.counters.rejected;
+        ++out_.counters.queue_full;
+        t.left_at = now_;
+        if (const SimDuration after = now_ - out_.requests[id].arrival; after > SimDuration::zero()) {
+            out_.unfinished_after[id] = after;
+        }
+        workload_.finished(id, now_, FinishReason::queue_full, 0);
+    }
+
     void enqueue(RequestId id) {
         Replica& replica = replicas_[tracked_[id].replica];
+        if (queue_full(replica)) return turn_away(id);
         replica.engine.add(tracked_[id].request);
         replica.look = true;
         if (is(LoopMutation::async_wakes_on_arrival) && replica.executing && replica.scheduled &&

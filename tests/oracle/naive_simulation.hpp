@@ -30,6 +30,7 @@ enum class LoopMutation : std::uint8_t {
     bound_survives_idle,        ///< the last bound stays although nothing is in flight
     give_up_before_results,     ///< at equal times: a last token at the deadline comes too late
     waiting_after_update,       ///< finished_while_waiting looks after the update
+    queue_bound_forgets_seats,  ///< who will be admitted at the next decision counts as waiting
     count
 };
 

@@ -311,6 +311,8 @@ Scenario random_scenario(std::uint64_t seed) {
         add_groups(random, s.options.engine);
         if (random.percent(50)) s.step_time.per_window = scale / 900.0;
     }
+    Random queue(seed * 0x9e3779b97f4a7c15U + 5);
+    if (queue.percent(20)) s.options.engine.max_queued_requests = queue.any_of({0, 0, 1, 2, 5});
     // Clients of three in four scenarios may give up. Drawn last: the rest of them does not depend on this.
     if (seed % 4 == 1) return s;
     s.options.latency_from_intended = random.percent(50);
@@ -343,6 +345,7 @@ std::string describe(const Scenario& s) {
                         s.options.timeline_interval.count());
     text += fmt::format("; fewest_tokens {}, latency from intended {}, itl per request {}", s.fewest_tokens,
                         s.options.latency_from_intended, s.options.itl_per_request);
+    text += fmt::format("; queue bound {}", e.max_queued_requests);
     text += fmt::format("; users {}, think {}; step {} + {} t + {} s + {} c + {} sampled, line {}", s.users, s.think.count(),
                         s.step_time.c0, s.step_time.per_token, s.step_time.per_sequence, s.step_time.per_context,
                         s.step_time.per_sampled, s.step_time.has_line);

@@ -77,8 +77,8 @@ void check_sums(const Scenario& scenario, const Run& run) {
     std::int64_t gaps = 0;
     for (RequestId id = 0; id < out.requests.size(); ++id) {
         const RequestRecord& record = out.requests[id];
-        if (record.finish == FinishReason::rejected) continue;
         const auto gone = out.unfinished_after.find(id);
+        if (record.finish == FinishReason::rejected && gone == out.unfinished_after.end()) continue;
         sojourns += gone == out.unfinished_after.end() ? record.e2e.count() : gone->second.count();
         gaps += record.measured ? std::max(0, record.output_tokens - 1) : 0;
     }

@@ -48,6 +48,7 @@ struct EngineConfig {
     std::optional<std::int64_t> max_model_len;
     std::optional<std::int64_t> max_num_seqs;
     std::optional<std::int64_t> max_num_batched_tokens;
+    std::optional<std::int64_t> max_queued_requests;
     std::optional<std::int64_t> block_size;
     std::optional<double> gpu_memory_utilization;
     std::optional<std::int64_t> num_gpu_blocks_override;

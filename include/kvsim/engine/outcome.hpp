@@ -79,6 +79,7 @@ struct Counters {
     std::int64_t arrivals = 0;
     std::int64_t completed = 0;
     std::int64_t rejected = 0;
+    std::int64_t queue_full = 0;  ///< of the rejected ones: EngineArgs::max_queued_requests
     std::int64_t timed_out = 0;
     std::int64_t cancelled = 0;
     std::int64_t retries = 0;               ///< arrivals that were sent before
@@ -129,7 +130,8 @@ struct Outcome {
     std::map<RequestId, std::int32_t> attempts;         ///< of retries: how many times it was sent before
     std::map<RequestId, SimDuration> client_queue;      ///< of those that waited: from the intended arrival to being sent
     std::map<RequestId, SimDuration> unfinished_after;  ///< of those that timed out or were cancelled: arrival to leaving
-    std::vector<SimDuration> itl_p99;  ///< by request, of its own gaps, -1 ns without any; empty unless asked for
+    std::map<RequestId, std::int64_t> wasted;  ///< of those that timed out or were cancelled: tokens scheduled for them, if any
+    std::vector<SimDuration> itl_p99;          ///< by request, of its own gaps, -1 ns without any; empty unless asked for
 };
 
 }  // namespace kvsim

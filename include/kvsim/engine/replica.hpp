@@ -110,6 +110,16 @@ public:
     /// (request, received output tokens) of those still here when a run has stalled.
     [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const { return engine_.left_over(); }
     [[nodiscard]] std::int64_t waiting_count() const { return engine_.waiting_count(); }
+    /// Whether a further request would wait behind max_queued_requests others. Seats the last decision left free will be taken
+    /// at the next one, unless somebody was held back by blocks or the token budget.
+    [[nodiscard]] bool queue_full() const {
+        const EngineArgs& args = engine_.args();
+        if (args.max_queued_requests < 0) return false;
+        const std::int64_t running = engine_.running_count();
+        const bool seats_count = bound_ == Bound::seats || bound_ == Bound::no_waiting || running == 0;
+        const std::int64_t free_seats = seats_count ? std::max<std::int64_t>(0, args.max_num_seqs - running) : 0;
+        return engine_.waiting_count() >= args.max_queued_requests + free_seats;
+    }
     /// Its requests preempt each other, or themselves, over and over and nobody gets a token: that never ends.
     [[nodiscard]] bool livelocked() const { return fruitless_preemptions_ > 1000 + 4 * engine_.unfinished(); }
     [[nodiscard]] ReplicaState state() const {

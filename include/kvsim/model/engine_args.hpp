@@ -41,7 +41,9 @@ struct EngineArgs {
     bool async_scheduling = true;
     bool scheduler_reserve_full_isl = true;
     std::vector<BlockGroup> kv_groups;  ///< in vLLM's order; empty: one table, full attention, block_size
-    double watermark = 0;               ///< fraction of num_gpu_blocks kept free at admission, [0, 1)
+    /// A request that would be this many + 1st to wait is refused; < 0: no bound (SGLang's max_queued_requests).
+    std::int64_t max_queued_requests = -1;
+    double watermark = 0;  ///< fraction of num_gpu_blocks kept free at admission, [0, 1)
     bool operator==(const EngineArgs&) const = default;
 
     [[nodiscard]] std::int64_t usable_blocks() const { return num_gpu_blocks - null_blocks; }

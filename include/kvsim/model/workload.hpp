@@ -26,8 +26,9 @@ constexpr std::uint64_t private_tokens(RequestId id) {
     return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(id) << 31);
 }
 
-/// How a request left; unfinished while it has not.
-enum class FinishReason : std::uint8_t { unfinished, length, stop, rejected, timed_out, cancelled, failed };
+/// How a request left; unfinished while it has not. A full waiting queue is told to the workload as queue_full, because such a
+/// request may be sent again; its record says rejected.
+enum class FinishReason : std::uint8_t { unfinished, length, stop, rejected, timed_out, cancelled, failed, queue_full };
 
 /// One request as the client sends it.
 struct Arrival {

@@ -34,9 +34,11 @@ struct Interval {
 
 /// By batch means (Schmeiser 1982: 10 to 30 batches): 20 batches of equal length, or 10 of a series of 20 to 39 values. Their
 /// lag-1 autocorrelation r, where positive, widens the interval by sqrt((1 + r) / (1 - r)) (Tafazzoli, Wilson, Lada, Steiger,
-/// "Performance of Skart", 2011). The interval of the q quantile is that of the share of values at or below it, q +- h, carried
-/// over by the series' own quantiles (Woodruff 1952, with h from batch means of the indicator); unset where q +- h leaves
-/// (0, 1): the series is too short for it.
+/// "Performance of Skart", 2011). The interval of the q quantile is that of the share of values at or below it, carried over by
+/// the series' own quantiles (Woodruff 1952). For the median that share is q +- h, h from batch means of the indicator. In the
+/// tail it is skewed, and few values beyond it tell little about how they clump: there it is that of an order statistic (beta)
+/// of so many independent values as the variance of 10 batch means of the indicator leaves, the largest such loss among 0.9,
+/// 0.95, ... q (clumps thin out further up). Unset with fewer than 20 values beyond q, and where it passes the largest.
 struct Confidence {
     std::optional<Interval> mean;                     ///< unset below 20 values
     std::array<std::optional<Interval>, 4> quantile;  ///< of 0.5, 0.9, 0.95, 0.99

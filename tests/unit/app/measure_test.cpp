@@ -208,3 +208,101 @@ TEST_CASE("measure: replications are the runs of the seeds") {
     CHECK(run({"s.yaml", "--out", "q", "--replications", "0"}).exit == 2);
     CHECK(run({"s.yaml", "--out", "q", "--replications", "2", "--steps", "steps.jsonl"}).exit == 2);
 }
+
+TEST_CASE("measure: classes, their limits and their windows, counted again from requests.csv") {
+    const TemporaryFolder folder;
+    std::string text = queue;
+    text =
+        text.substr(0, text.find("workload:")) +
+        "workload:\n"
+        "  duration: 100s\n"
+        "  classes:\n"
+        "    - {name: fast, arrivals: {process: poisson, rate: 4/s}, prompt_tokens: {distribution: exponential, mean: 50, max: "
+        "900}, output_tokens: 4, slo: {ttft: 120ms, itl_p99: 30ms}, timeout: 400ms}\n"
+        "    - {name: slow, arrivals: {process: poisson, rate: 2/s}, prompt_tokens: 150, output_tokens: 6}\n"
+        "slo: {e2e: 500ms, queue: 200ms, tpot: 15ms}\n"
+        "measure: {window: 10s}\n";
+    folder.write("s.yaml", text);
+    const Finished done = run_in(folder, {"s.yaml", "--out", "o", "--set", "workload.classes.slow.arrivals.rate=3/s", "--set",
+                                          "workload.classes.0.output_tokens=5", "--set", "engine.max_num_seqs=3", "--set",
+                                          "engine.max_queued_requests=4"});
+    CAPTURE(done.err);
+    REQUIRE(done.exit == 0);
+    struct Share {
+        double met = 0, judged = 0;
+        void add(bool good) {
+            met += good ? 1 : 0;
+            judged += 1;
+        }
+        [[nodiscard]] double value() const { return met / judged; }
+    };
+    const std::vector<std::string> metrics{"ttft", "tpot", "e2e", "queue", "all"};
+    std::map<std::string, std::map<int, std::map<std::string, Share>>> shares;  // class, window (-1: all), metric
+    std::map<std::string, std::map<int, int>> arrivals;
+    std::map<std::string, double> wasted;
+    int rejected = 0;
+    int timed_out = 0;
+    for (const Row& r : read_csv(folder.path() / "o/requests.csv")) {
+        const std::string& name = r.at("class");
+        const bool fast = name == "fast";
+        if (fast && r.at("finish_reason") == "length") CHECK(r.at("output_tokens") == "5");
+        const int window = static_cast<int>(std::stod(r.at("arrival_s")) / 10);
+        const bool finished = r.at("finish_reason") == "length";
+        rejected += r.at("finish_reason") == "rejected" ? 1 : 0;
+        timed_out += r.at("finish_reason") == "timed_out" ? 1 : 0;
+        const auto within = [&](const char* column, double limit) { return finished && std::stod(r.at(column)) <= limit; };
+        for (const std::string& of : {name, std::string()}) {
+            ++arrivals[of][window];
+            for (const int w : {window, -1}) {
+                auto& s = shares[of][w];
+                if (fast) {
+                    s["ttft"].add(within("ttft_ms", 120));
+                } else {
+                    s["tpot"].add(within("tpot_ms", 15));
+                    s["e2e"].add(within("e2e_ms", 500));
+                    s["queue"].add(within("queue_ms", 200));
+                    s["all"].add(within("tpot_ms", 15) && within("e2e_ms", 500) && within("queue_ms", 200));
+                    CHECK((r.at("slo_met") == "1") ==
+                          (within("tpot_ms", 15) && within("e2e_ms", 500) && within("queue_ms", 200)));
+                }
+            }
+        }
+    }
+    CHECK(rejected > 10);
+    CHECK(timed_out > 10);
+    int compared = 0;
+    for (const Row& row : read_csv(folder.path() / "o/windows.csv")) {
+        const std::string& name = row.at("class");
+        const int window = std::stoi(row.at("window"));
+        CHECK(std::stoi(row.at("arrivals")) == arrivals[name][window]);
+        for (const std::string& metric : metrics) {
+            if (metric == "all" && name != "slow") continue;  // the gaps of one request stand in no column
+            const std::string& cell = row.at(metric == "all" ? "slo_attainment" : metric + "_attainment");
+            const Share& share = shares[name][window][metric];
+            CHECK(cell.empty() == (share.judged == 0));
+            if (cell.empty()) continue;
+            CHECK(std::stod(cell) == doctest::Approx(share.value()));
+            ++compared;
+        }
+        CHECK(row.at("itl_p99_attainment").empty() == (name == "slow" || arrivals["fast"][window] == 0));
+    }
+    CHECK(compared > 60);
+    const auto json = nlohmann::json::parse(slurp(folder.path() / "o/summary.json"))["kvsim"];
+    REQUIRE(json["classes"].size() == 2);
+    for (const auto& c : json["classes"]) {
+        const std::string name = c["class"];
+        for (const auto& [metric, share] : shares[name][-1]) CHECK(c["attainment"][metric] == doctest::Approx(share.value()));
+        CHECK(c["offered_rate_req_s"].get<double>() == doctest::Approx(name == "fast" ? 4 : 3).epsilon(0.2));
+        CHECK(c["served_rate_req_s"] <= c["offered_rate_req_s"]);
+    }
+    // Only the impatient class wastes work.
+    CHECK(json["classes"][0]["wasted_tokens"] == json["wasted_tokens"]);
+    CHECK(json["wasted_tokens"] > 0);
+    CHECK(json["classes"][1]["wasted_tokens"] == 0);
+    CHECK(json["rejected"] == rejected);
+    CHECK(json["queue_full"] == rejected);
+    CHECK(json["max_queued_requests"] == 4);
+    CHECK(has(done.out, "rejected (queue full)"));
+    CHECK(has(run_in(folder, {"s.yaml", "--out", "p", "--set", "workload.classes.slwo.arrivals.rate=3/s"}).err,
+              "did you mean 'slow'?"));
+}

@@ -57,6 +57,18 @@ TEST_CASE("round trip: drawn requests, shared prefixes, concurrency, preemption"
     round_trip("", "  requests: 40\n  rate_scale: 3\n  arrivals: {process: poisson, rate: 1/min}\n" + lengths);
 }
 
+TEST_CASE("round trip: classes with priorities, varying rates, reasoning, documents and jitter") {
+    round_trip(
+        ", scheduling_policy: priority, enable_prefix_caching: true",
+        "  classes:\n"
+        "    - {name: chat, priority: 0, requests: 70, arrivals: {process: mmpp, on_rate: 40/s, on_time: 1s, off_time: 2s}, "
+        "prompt_tokens: {distribution: lognormal, p50: 200, p90: 800, max: 2000}, output_tokens: 30, prefix: {groups: 3, "
+        "tokens: 100, zipf: 1}}\n"
+        "    - {name: \"ba\\\"tch\", priority: 3, requests: 30, arrivals: {process: batches, size: 10, every: 2s}, "
+        "prompt_tokens: 500, output_tokens: {distribution: geometric, mean: 40, max: 300}, reasoning_tokens: 20, "
+        "documents: {count: 4, tokens: 90, per_request: 2}, jitter: 100ms, timeout: 20s}\n");
+}
+
 TEST_CASE("round trip: clients that give up") {
     const std::string impatient = "  requests: 120\n  arrivals: {process: poisson, rate: 40/s}\n" + lengths + "  timeout: 2s\n";
     round_trip("", impatient);

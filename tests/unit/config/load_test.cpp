@@ -190,6 +190,30 @@ TEST_CASE("--set replaces, adds and creates maps on the way") {
     CHECK(nothing.find("x")->find("y")->scalar == "10s");
 }
 
+TEST_CASE("--set reaches into lists by name or by index") {
+    Value root =
+        parse_ok("w: {classes: [{name: chat, r: {rate: 1}}, {name: batch, r: {rate: 2}}, {name: '0'}], l: [5, [6]]}\n");
+    const auto rate = [&](std::size_t item) {
+        return root.find("w")->find("classes")->list[item].find("r")->find("rate")->scalar;
+    };
+    CHECK(set_complaints(root, "w.classes.batch.r.rate=3/s").empty());
+    CHECK(rate(0) == "1");
+    CHECK(rate(1) == "3/s");
+    CHECK(set_complaints(root, "w.classes.1.r.rate=4").empty());
+    CHECK(rate(1) == "4");
+    CHECK(set_complaints(root, "w.classes.chat.timeout={ttft: 1s}").empty());
+    CHECK(root.find("w")->find("classes")->list[0].find("timeout")->find("ttft")->scalar == "1s");
+    // A name comes before an index.
+    CHECK(set_complaints(root, "w.classes.0.x=1").empty());
+    CHECK(root.find("w")->find("classes")->list[2].find("x")->scalar == "1");
+    CHECK(root.find("w")->find("classes")->list[0].find("x") == nullptr);
+    CHECK(set_complaints(root, "w.l.1.0=7").empty());
+    CHECK(root.find("w")->find("l")->list[1].list[0].scalar == "7");
+    const std::string unknown = set_complaints(root, "w.classes.chta.r.rate=3");
+    CHECK(unknown.find("w.classes.chta.r.rate=3:1:11: error: unknown item of w.classes 'chta'; did you mean 'chat'?") !=
+          std::string::npos);
+}
+
 TEST_CASE("--set mistakes are shown in the argument") {
     Value root = parse_ok("a: 1\nl: [1]\n");
     CHECK(set_complaints(root, "a") == "--set a:1:1: error: write --set key.path=value\na\n^");
@@ -201,8 +225,10 @@ TEST_CASE("--set mistakes are shown in the argument") {
     CHECK(set_complaints(root, "a=") == "--set a=:1:3: error: no value after '='\na=\n  ^");
     CHECK(set_complaints(root, "a.b=1") ==
           "--set a.b=1:1:3: error: cannot set a key of a, which is '1' and not a map\na.b=1\n  ^");
-    CHECK(set_complaints(root, "l.0=1") ==
-          "--set l.0=1:1:3: error: cannot set a key of l, which is a list and not a map\nl.0=1\n  ^");
+    CHECK(set_complaints(root, "l.1=1") == "--set l.1=1:1:3: error: l has 1 items; they count from 0\nl.1=1\n  ^");
+    CHECK(set_complaints(root, "l.99999999999999999999=1").find("l has 1 items") != std::string::npos);
+    CHECK(set_complaints(root, "l.x=1") ==
+          "--set l.x=1:1:3: error: l is a list: write the index of an item, from 0, instead of 'x'\nl.x=1\n  ^");
     CHECK(set_complaints(root, "a=b: c") ==
           "--set a=b: c:1:3: error: write a map as {key: value} and a list as [a, b]\na=b: c\n  ^");
     CHECK(set_complaints(root, "a=[1, 2") ==

@@ -8,10 +8,12 @@
 #include "kvsim/engine/simulation.hpp"
 #include "kvsim/random/stream.hpp"
 #include "kvsim/random/zipf.hpp"
+#include "unit/workload/goodness.hpp"
 #include "unit/workload/support.hpp"
 
 using namespace kvsim;
 using test::drain;
+using test::ks;
 using test::ns;
 
 namespace {
@@ -71,17 +73,6 @@ std::vector<double> arrival_times(const std::string& arrivals, int requests, std
                                            seed)))
         out.push_back(static_cast<double>(ns(a)) * 1e-9);
     return out;
-}
-
-/// sqrt(n) times the Kolmogorov-Smirnov distance of `u` from uniform on (0, 1); above 1.95 with probability 0.001.
-double ks(std::vector<double> u) {
-    std::sort(u.begin(), u.end());
-    const auto n = static_cast<double>(u.size());
-    double d = 0;
-    for (std::size_t i = 0; i < u.size(); ++i) {
-        d = std::max({d, u[i] - static_cast<double>(i) / n, static_cast<double>(i + 1) / n - u[i]});
-    }
-    return d * std::sqrt(n);
 }
 
 /// Of the times mapped by the integral of the rate: gaps of a Poisson process of rate 1.
@@ -434,4 +425,83 @@ TEST_CASE("clients: what is wrong is said where it stands") {
     CHECK(error_of("{requests: 5, arrivals: {process: staged, stages: []}" + lengths).find("list of") != std::string::npos);
     CHECK(error_of("{requests: 5, arrivals: all_at_once, documents: {count: 2, tokens: 5, per_request: 3}" + lengths)
               .find("documents.count") != std::string::npos);
+}
+
+// ---- a bounded queue --------------------------------------------------------------------------------------------------
+
+TEST_CASE("clients: who finds the queue full is rejected, and sent again after a backoff") {
+    SimulationOptions o = options(1);
+    o.engine.max_queued_requests = 1;
+    // Four at once, one seat, one place to wait, 10 steps of 10 ms each: 0 runs, 1 waits, 2 and 3 are turned away at once.
+    const std::string four = "requests: 4, arrivals: all_at_once, prompt_tokens: 1, output_tokens: 10";
+    const Outcome once = run("{" + four + "}", o);
+    CHECK(once.counters.rejected == 2);
+    CHECK(once.counters.queue_full == 2);
+    CHECK(once.counters.completed == 2);
+    for (const RequestId id : {0U, 1U}) CHECK(once.requests[id].finish == FinishReason::length);
+    for (const RequestId id : {2U, 3U}) CHECK(once.requests[id].finish == FinishReason::rejected);
+    CHECK(once.unfinished_after.empty());
+    CHECK(once.integrals.in_system_dt == (once.requests[0].e2e + once.requests[1].e2e).count());
+
+    // Backoffs of 60, 120, 240 ms. At 60 ms one still waits; at 180 ms the second of 0 ... 200 ms runs, so 4 gets the place and
+    // 5 (its twin) is turned away once more; that one comes back at 420 ms, when nobody is left.
+    config::Diagnostics diagnostics;
+    const config::Scenario s = config::read_scenario(test::yaml("engine: {max_queued_requests: 1}\nworkload: {" + four +
+                                                                ", retry: {max_retries: 5, backoff: 60ms, jitter: 0}}\n"),
+                                                     "t.yaml", diagnostics);
+    REQUIRE(diagnostics.ok());
+    const auto w = make_workload(s.workload, 1, {}, diagnostics);
+    First router;
+    const Outcome again = simulate(o, Step10ms{}, router, *w);
+    CHECK(again.counters.completed == 4);
+    CHECK(again.counters.retries == 5);
+    CHECK(again.counters.queue_full == 5);
+    std::vector<std::int64_t> sent;
+    for (const auto& [id, attempt] : again.attempts)
+        sent.push_back(again.requests[id].arrival.time_since_epoch().count() / 1'000'000);
+    CHECK(sent == std::vector<std::int64_t>{60, 60, 180, 180, 420});
+    CHECK(again.external_ids.at(8) == "3~3");
+    CHECK(again.requests[8].finish == FinishReason::length);
+
+    // What can never fit is not tried again.
+    o.engine.max_model_len = 20;
+    const auto mixed = make_workload(
+        config::read_scenario(test::yaml("engine: {max_queued_requests: 9}\nworkload: {requests: 6, arrivals: {process: "
+                                         "constant, rate: 1/s}, prompt_tokens: {distribution: uniform, min: 1, max: 40}, "
+                                         "output_tokens: 2, retry: {max_retries: 3, backoff: 1ms}}\n"),
+                              "t.yaml", diagnostics)
+            .workload,
+        1, {}, diagnostics);
+    const Outcome refused = simulate(o, Step10ms{}, router, *mixed);
+    CHECK(refused.counters.rejected > 0);
+    CHECK(refused.counters.queue_full == 0);
+    CHECK(refused.counters.retries == 0);
+}
+
+TEST_CASE("clients: the queue's bound counts free seats, and waits behind blocks") {
+    SimulationOptions o = options(3);
+    o.engine.max_queued_requests = 0;
+    // Three seats: three of four at once are taken although no step has started.
+    const std::string four = "{requests: 4, arrivals: all_at_once, prompt_tokens: 16, output_tokens: 1}";
+    CHECK(run(four, o).counters.queue_full == 1);
+    o.engine.max_queued_requests = 1;
+    CHECK(run(four, o).counters.queue_full == 0);
+    // Seats are no help where blocks are missing: room for one request, one more may wait.
+    o.engine.max_queued_requests = 1;
+    o.engine.num_gpu_blocks = 4;
+    const Outcome blocks =
+        run("{requests: 6, arrivals: {process: constant, rate: 50/s}, prompt_tokens: 32, output_tokens: 12}", o);
+    // The first runs from 20 to 140 ms. The second waits from 40 ms on; the others come while it does.
+    CHECK(blocks.counters.queue_full == 4);
+    CHECK(blocks.counters.completed == 2);
+}
+
+TEST_CASE("clients: users who are turned away and never think are stopped, not followed for ever") {
+    SimulationOptions o = options(1);
+    o.engine.max_queued_requests = 0;
+    CHECK_THROWS_AS(run("{duration: 10s, users: {count: 2}, prompt_tokens: 1, output_tokens: 10}", o), UserError);
+    // With a pause they come back.
+    const Outcome calm = run("{duration: 10s, users: {count: 2, think_time: 50ms}, prompt_tokens: 1, output_tokens: 10}", o);
+    CHECK(calm.counters.queue_full > 10);
+    CHECK(calm.counters.completed > 50);
 }
