@@ -346,7 +346,7 @@ Problem from_rows(const std::string& file, const Prepared& scenario, const std::
         for (const Part& part : *parts) {
             throw_if_stopped();
             const auto model = scaled_model(choice, part.built.deployment, theta);
-            const Outcome outcome = replay_requests(part.run, part.built.deployment, *model,
+            const Outcome outcome = replay_requests(part.run, part.built, *model,
                                                     SimDuration(std::llround(api_start * std::exp(theta[0]))));
             for (const MeasuredStage& stage : part.run.stages) {
                 const Metrics simulated = stage_metrics(outcome.requests, stage);

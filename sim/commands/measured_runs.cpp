@@ -410,7 +410,8 @@ private:
             std::int64_t known = 0;
             for (const TokenRun& run : a.prompt) known += run.count;
             if (known < a.prompt_tokens) {
-                a.prompt.push_back({own_prompt_base(static_cast<RequestId>(index)), a.prompt_tokens - known});
+                // Not the ids that only one request may have: a later row may name this one as its parent.
+                a.prompt.push_back({prefix_base(index), a.prompt_tokens - known});
             }
         }
         if (out.empty()) throw UserError(file.name() + ":1: error: no requests");
@@ -519,11 +520,15 @@ private:
     MeasuredRun run_;
 };
 
-Outcome run_requests(const MeasuredRun& run, const Deployment& deployment, const StepTimeModel& step_time, SimDuration api) {
+Outcome run_requests(const MeasuredRun& run, const BuiltRun& built, const StepTimeModel& step_time, SimDuration api) {
+    const Deployment& deployment = built.deployment;
     SimulationOptions options;
     options.engine = deployment.engine;
     options.replicas = deployment.engine_replicas();
     options.api = api;
+    options.tokenizer_ns = built.scenario.engine.tokenizer_time.ns;
+    options.tokenizer_ns_per_token = built.scenario.engine.tokenizer_time_per_token.ns;
+    options.cold_start = {built.scenario.engine.cold_start, built.scenario.engine.cold_start_slowdown};
     options.max_concurrency = run.concurrency;
     options.stop = &stop_requested();
     config::Diagnostics diagnostics;
@@ -605,8 +610,8 @@ BuiltRun build(const MeasuredRun& run, const std::vector<std::string>& overlays,
     return out;
 }
 
-Outcome replay_requests(const MeasuredRun& run, const Deployment& deployment, const StepTimeModel& step_time, SimDuration api) {
-    return run_requests(run, deployment, step_time, api);
+Outcome replay_requests(const MeasuredRun& run, const BuiltRun& built, const StepTimeModel& step_time, SimDuration api) {
+    return run_requests(run, built, step_time, api);
 }
 
 Metrics stage_metrics(const std::vector<RequestRecord>& requests, const MeasuredStage& stage) {
@@ -649,14 +654,14 @@ Metrics stage_metrics(const std::vector<RequestRecord>& requests, const Measured
 Replay replay(const MeasuredRun& run, const std::vector<std::string>& overlays, const std::vector<std::string>& sets) {
     Replay out;
     BuiltRun built = build(run, overlays, sets);
-    out.deployment = std::move(built.deployment);
     config::Diagnostics diagnostics;
-    const auto step_time = make_step_time(built.scenario.step_time, out.deployment, diagnostics);
+    const auto step_time = make_step_time(built.scenario.step_time, built.deployment, diagnostics);
     diagnostics.throw_if_errors();
     out.step_time = step_time->describe();
     const auto begin = std::chrono::steady_clock::now();
-    Outcome outcome = run_requests(run, out.deployment, *step_time, out.deployment.api.value_or(step_time->default_api()));
+    Outcome outcome = run_requests(run, built, *step_time, built.deployment.api.value_or(step_time->default_api()));
     out.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+    out.deployment = std::move(built.deployment);
     if (!outcome.stall_report.empty()) throw UserError(outcome.stall_report);
 
     SimDuration total{};

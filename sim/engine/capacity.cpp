@@ -40,6 +40,7 @@ std::optional<double> saturated_rate(const SimulationOptions& options, const Ste
     plain.keep_requests = true;  // few
     plain.measured_end.reset();
     plain.window = {};
+    plain.cold_start = {};
     Backlog backlog(workload, most);
     Outcome outcome;
     try {

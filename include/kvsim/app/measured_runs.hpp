@@ -112,14 +112,14 @@ struct Replay {
 
 /// The scenario with the overlay files merged and `sets` applied, replayed. Throws UserError when it cannot be built or run.
 Replay replay(const MeasuredRun& run, const std::vector<std::string>& overlays, const std::vector<std::string>& sets);
-/// Only the requests' records; for a fit that runs it many times over. `step_time` and `api` replace the deployment's.
-Outcome replay_requests(const MeasuredRun& run, const Deployment& deployment, const StepTimeModel& step_time, SimDuration api);
 /// The deployment of the run's scenario and the scenario itself.
 struct BuiltRun {
     config::Scenario scenario;
     Deployment deployment;
 };
 BuiltRun build(const MeasuredRun& run, const std::vector<std::string>& overlays, const std::vector<std::string>& sets);
+/// Only the requests' records; for a fit that runs it many times over. `step_time` and `api` replace the scenario's.
+Outcome replay_requests(const MeasuredRun& run, const BuiltRun& built, const StepTimeModel& step_time, SimDuration api);
 /// The figures of requests [first, last) of a replay.
 Metrics stage_metrics(const std::vector<RequestRecord>& requests, const MeasuredStage& stage);
 
