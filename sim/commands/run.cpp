@@ -146,7 +146,7 @@ void add_accuracy_warnings(const Prepared& p, Summary& summary) {
     run.moe = p.deployment.model->is_moe();
     run.batch = summary.batch_size_mean.value_or(0);
     run.context = summary.prompt_tokens.mean + summary.output_tokens.mean / 2;
-    if (summary.verdict == "stable") run.load = summary.load.value_or(0);
+    if (!p.info.max_concurrency) run.load = summary.load.value_or(0);
     run.concurrency = p.info.max_concurrency;
     for (const std::string& limit : accuracy_limits(run)) summary.warnings.push_back("accuracy: " + limit);
     if (tier == "roofline") {
@@ -159,9 +159,11 @@ void add_accuracy_warnings(const Prepared& p, Summary& summary) {
 Outcome run_seed(const Prepared& p, std::int64_t seed, const RunOptions& run, RunInfo& info, Summary& summary) {
     Outcome outcome = run_one(p, seed, run);
     info.seed = seed;
+    const std::vector<std::string> notes = p.step_time->notes();  // of this run, not of the one that finds the capacity
     info.capacity_req_s = capacity_of(p, seed);
     summary = summarize(info, outcome);
     add_accuracy_warnings(p, summary);
+    for (const std::string& note : notes) summary.warnings.push_back("accuracy: " + note);
     return outcome;
 }
 

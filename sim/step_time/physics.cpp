@@ -154,8 +154,9 @@ PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment&
         // Fitted on H200 alone.
         const bool assumed = std::isnan(c_.fp4_expert_speed);
         expert_speed_ = assumed ? 0.75 : c_.fp4_expert_speed;
-        description_ += "; 4-bit experts at " + shortest(expert_speed_) + " of the 16-bit kernels' speed" +
-                        (assumed ? ", assumed as on H200" : "");
+        expert_flops_ = std::isnan(c_.fp4_expert_flops) ? 0.3 : c_.fp4_expert_flops;
+        description_ += "; 4-bit experts at " + shortest(expert_speed_) + " of the 16-bit kernels' bandwidth and " +
+                        shortest(expert_flops_) + " of their FLOP rate" + (assumed ? ", assumed as on H200" : "");
     }
     if (model_.dtype == "mxfp4") linear_ = kept_;  // only the experts are stored so
 
@@ -296,8 +297,8 @@ double PhysicsModel::experts(double t) const {
     const double pairs = all * k / sharers;
     const double bytes = touched * 3 * hidden_ * width * experts_.weight_bytes + 2 * pairs * (2 * hidden_ + 3 * width);
     double us =
-        c_.mt0 + p_norm(bytes / (bandwidth_ * c_.meb), 6 * pairs * hidden_ * width / (experts_.flop_us * c_.mef), c_.mp);
-    us /= expert_speed_;
+        c_.mt0 / expert_speed_ + p_norm(bytes / (bandwidth_ * c_.meb * expert_speed_),
+                                        6 * pairs * hidden_ * width / (experts_.flop_us * c_.mef * expert_flops_), c_.mp);
     us += gemm(t, e, hidden_, kept_);
     if (data_ranks_ > 1) us += 2 * (c_.ar_a + (data_ranks_ - 1) * 2 * t * hidden_ / (link_ * c_.ar_e));
     if (model_.moe.shared_intermediate > 0) {
