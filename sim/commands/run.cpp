@@ -114,7 +114,7 @@ Outcome run_one(const Prepared& p, std::int64_t seed, const RunOptions& run) {
     if (run.steps) {
         log.emplace(
             *run.steps, [&workload](RequestId id) { return workload.name(id); }, options.replicas,
-            options.engine.num_gpu_blocks - 1);
+            options.engine.usable_blocks());
         options.on_step = [&log](std::int64_t replica, const StepRecord& record) { log->add(replica, record); };
     }
     Outcome outcome = simulate_scenario(p, options, *pieces.router, log ? static_cast<Workload&>(workload) : *pieces.workload);
