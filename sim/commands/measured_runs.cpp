@@ -187,7 +187,14 @@ private:
         if (flags.find("kv-cache fp8") != std::string::npos || flags.find("kv_cache_dtype=fp8") != std::string::npos) {
             add("kv_cache_dtype", "fp8");
         }
-        if (lower(text("precision")).starts_with("fp8")) add("quantization", "fp8");
+        const std::string precision = lower(text("precision"));
+        const bool four_bit = spec && (spec->dtype == "mxfp4" || spec->dtype == "nvfp4");
+        if (precision.starts_with("fp8")) add("quantization", "fp8");
+        if (precision.starts_with("mxfp4") && !four_bit) add("quantization", "mxfp4");
+        if ((precision.starts_with("fp4") || precision.starts_with("nvfp4")) && !four_bit) add("quantization", "nvfp4");
+        for (const std::string_view other : {"int8", "awq", "gptq"}) {
+            if (precision.starts_with(other)) add("quantization", std::string(other));
+        }
         // What the client's figures contain beside the engine, measured per campaign; the default of the model elsewhere.
         const std::string source = lower(text("dataset") + " " + text("source"));
         if (source.find("kubecon") != std::string::npos) {

@@ -152,6 +152,9 @@ void add_accuracy_warnings(const Prepared& p, Summary& summary) {
     if (tier == "roofline") {
         summary.warnings.push_back("accuracy: no kernel was measured on " + run.gpu +
                                    "; efficiencies are the medians of other cards");
+    } else if (p.deployment.gpu->constants.empty()) {
+        summary.warnings.push_back("accuracy: no kernel was measured on " + run.gpu + "; its constants are those of " +
+                                   p.deployment.gpu->constants_of_family + ", a card of its family");
     }
 }
 

@@ -58,8 +58,9 @@ std::string reasons(const Scored& row, const Replay& replay) {
     known.queue_share_of_ttft = r.queue_share;
     known.concurrency = row.run->concurrency;
     if (r.measured_load > 0 && r.load > 1.2 * r.measured_load) {
-        add("simulated at load " + decimals(r.load, 2) + ", measured at " + decimals(r.measured_load, 2) +
-            ": so close to capacity a step a little too long makes a queue that grows");
+        add(fmt::format(
+            "simulated at load {}, measured at {}: so close to capacity a step a little too long makes a queue that grows",
+            decimals(r.load, 2), decimals(r.measured_load, 2)));
         known.load = r.measured_load;
     }
     for (const std::string& limit : accuracy_limits(known)) add(limit);
@@ -166,7 +167,7 @@ struct Totals {
 
 std::string heading(const std::vector<Scored>& rows, const Totals& t) {
     const std::string skipped =
-        t.skipped > 0 ? ", " + std::to_string(t.skipped) + " more skipped (reasons on standard error)" : "";
+        t.skipped > 0 ? fmt::format(", {} more skipped (reasons on standard error)", t.skipped) : std::string();
     return std::to_string(rows.size()) + " rows of " + std::to_string(t.runs) + " runs" + skipped + "; a run takes " +
            decimals(t.milliseconds / static_cast<double>(std::max<std::size_t>(1, t.runs)), 1) +
            " ms to simulate, the slowest " + decimals(t.slowest, 1) + " ms";
@@ -177,7 +178,7 @@ std::int64_t saturated(const std::vector<Scored>& rows) {
     return std::count_if(rows.begin(), rows.end(), [](const Scored& row) { return row.replayed.near_saturation; });
 }
 std::string without_saturated(const std::vector<Scored>& rows) {
-    return "without " + std::to_string(saturated(rows)) + " near saturation";
+    return fmt::format("without {} near saturation", saturated(rows));
 }
 
 std::string as_table(const std::vector<Scored>& rows, const std::vector<std::string>& groups, const Totals& totals) {
@@ -270,8 +271,8 @@ void write_rows(const std::filesystem::path& path, const std::vector<Scored>& ro
             line += fmt::format(",{},{}", text(row.stage->measured[m]), text(row.replayed.simulated[m]));
         }
         const auto load = [](double value) { return value > 0 ? decimals(value, 4) : std::string(); };
-        line += "," + load(row.replayed.load) + "," + load(row.replayed.measured_load) + "," +
-                (row.replayed.near_saturation ? "1" : "0");
+        line += fmt::format(",{},{},{}", load(row.replayed.load), load(row.replayed.measured_load),
+                            row.replayed.near_saturation ? 1 : 0);
         file.write(line + "," + cell(row.why) + "\n");
     }
     file.commit();
@@ -350,7 +351,7 @@ int validate_command(const std::vector<std::string>& args) {
     if (rows.empty()) throw UserError(refused);
     totals.skipped = refusals;
     if (refusals > 0) {
-        log_warning(std::to_string(refusals) + (refusals == 1 ? " run is" : " runs are") + " skipped:\n" + refused);
+        log_warning(fmt::format("{} skipped:\n{}", refusals == 1 ? "1 run is" : fmt::format("{} runs are", refusals), refused));
     }
     std::sort(groups.begin(), groups.end());
     if (const auto path = given->text("rows")) write_rows(*path, rows);

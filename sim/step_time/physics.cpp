@@ -145,12 +145,12 @@ PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment&
     const bool fp8 = model_.dtype == "fp8" && deployment.gpu->fp8_tflops > 0;
     // Between 1.5 and 2 by the few fp8 runs there are; not fitted per GPU.
     const double fp8_factor = std::isnan(c_.fp8_factor) ? 1.5 : c_.fp8_factor;
-    linear_ = {bytes_per_weight(model_.dtype), fp8 ? flops_ * fp8_factor : flops_};
+    const bool four_bit = model_.dtype == "mxfp4" || model_.dtype == "nvfp4";
+    const bool fp4_units = four_bit && deployment.gpu->fp4_tflops > 0;  // taken to gain what fp8 gains: nothing was measured
+    linear_ = {bytes_per_weight(model_.dtype), fp8 || fp4_units ? flops_ * fp8_factor : flops_};
     kept_ = {model_.dtype == "float32" ? 4.0 : 2.0, flops_};
     experts_ = linear_;
-    const bool fp4 =
-        model_.is_moe() && (model_.dtype == "mxfp4" || model_.dtype == "nvfp4") && !(deployment.gpu->fp4_tflops > 0);
-    if (fp4) {
+    if (four_bit && !fp4_units && model_.is_moe()) {
         // Fitted on H200 alone.
         const bool assumed = std::isnan(c_.fp4_expert_speed);
         expert_speed_ = assumed ? 0.75 : c_.fp4_expert_speed;
@@ -176,6 +176,7 @@ PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment&
     if (model_.is_mla()) description_ += "; latent attention derived, not fitted";
     if (windowed_) description_ += "; windows at the efficiencies of full attention";
     if (model_.layers_of("linear") > 0) description_ += "; recurrent layers derived, not fitted";
+    if (fp4_units) description_ += "; 4-bit weights at the FLOP rate of fp8, assumed";
     if (fp8) description_ += "; fp8 factor " + shortest(fp8_factor) + (std::isnan(c_.fp8_factor) ? " assumed" : "");
     if (deployment.pipeline_parallel_size > 1) description_ += "; pipeline stages one after another";
 }

@@ -21,7 +21,7 @@
 //   between steps   0 with asynchronous scheduling, else 1000 us + 22 us n
 // fp8 weights: w = 1 and F times fp8_factor in GEMM and experts; head and router stay 16 bit. 4-bit experts (mxfp4, nvfp4) on a
 // card without fp4 units are unpacked in the kernel: mt0 and the bytes' time are divided by fp4_expert_speed, the FLOPs' by
-// fp4_expert_flops.
+// fp4_expert_flops. On a card with fp4 units: F times fp8_factor, assumed.
 // Expert parallelism: a rank has E/ranks whole experts (i, not i/tp; ranks = tp dp) and, spread evenly, T k/ranks of the
 // token-expert pairs. Data-parallel ranks of a model with experts share them (a slice i/ranks each without expert parallelism)
 // and step together: T of the experts is dp T, every rank taken to have as many tokens as this one, and gathering them and

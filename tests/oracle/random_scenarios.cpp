@@ -311,6 +311,7 @@ Scenario random_scenario(std::uint64_t seed) {
         add_groups(random, s.options.engine);
         if (random.percent(50)) s.step_time.per_window = scale / 900.0;
     }
+    if (seed % 5 == 2) s.options.cold_start = {SimDuration(unit * static_cast<std::int64_t>(seed % 61)), 0.7};
     // Clients of three in four scenarios may give up. Drawn last: the rest of them does not depend on this.
     if (seed % 4 == 1) return s;
     s.options.latency_from_intended = random.percent(50);
