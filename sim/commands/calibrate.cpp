@@ -40,7 +40,7 @@ struct Observation {
     std::string what;
     double measured = 0;
     bool held_out = false;
-    bool front_end = false;  ///< TTFT of requests that met few others
+    bool front_end = false;  ///< a time from arrival: front-end time and all
 };
 
 /// The measurements, and what the model says for each of them (nullopt: nothing).
@@ -171,84 +171,108 @@ std::vector<std::size_t> identifiable(const Problem& problem, const std::vector<
     return out;
 }
 
-/// Replays the measurements, at most `most` times, and keeps the best that was seen.
+/// A fit: the scales' logarithms, the front-end time, and what follows from them.
+struct Point {
+    double loss = 0;
+    std::vector<double> x;  ///< by scale searched
+    double api_ms = 0;      ///< more than at the start
+    std::vector<std::optional<double>> predicted;
+};
+
+/// Replays the measurements, at most `most` times, and keeps the best that was seen. Only the scales are searched: every
+/// request passes the front end, so a longer one shifts the whole run and adds to each TTFT and E2E; the best one follows from
+/// a replay.
 class Search {
 public:
-    Search(const Problem& problem, std::vector<std::size_t> fitted, std::size_t most)
-        : problem_(problem), fitted_(std::move(fitted)), most_(most) {}
+    Search(const Problem& problem, std::vector<std::size_t> fitted) : problem_(problem) { fit(std::move(fitted)); }
 
-    /// `base`: what the start predicts.
-    Theta run(const std::vector<std::optional<double>>& base) {
-        best_ = {loss(problem_, base, Theta{}, false), std::vector<double>(fitted_.size(), 0.0), base};
-        front_end();
-        while (least_squares()) front_end();
-        nelder_mead(0.03);
-        front_end();
-        return widen(best_.x);
+    /// What is fitted from now on; the others are at the start.
+    void fit(std::vector<std::size_t> fitted) {
+        has_api_ = !fitted.empty() && fitted.front() == 0;
+        if (has_api_) fitted.erase(fitted.begin());
+        fitted_ = std::move(fitted);
     }
-    [[nodiscard]] std::size_t used() const { return used_; }
-
-private:
-    struct Point {
-        double loss = 0;
-        std::vector<double> x;
-        std::vector<std::optional<double>> predicted;
-    };
-    [[nodiscard]] Theta widen(const std::vector<double>& x) const {
-        Theta theta{};
-        for (std::size_t i = 0; i < fitted_.size(); ++i) theta[fitted_[i]] = std::clamp(x[i], -3.0, 3.0);
-        return theta;
+    Point run(std::size_t most) {
+        most_ = used_ + most;
+        best_ = at(std::vector<double>(fitted_.size(), 0.0));
+        search(0.03);
+        return best_;
     }
-    [[nodiscard]] bool may(std::size_t replays) const { return used_ + replays <= most_; }
+    /// The best from `start` on, for a fit of fewer parameters.
+    Point refine(std::vector<double> start, std::size_t most) {
+        most_ = used_ + most;
+        best_ = at(std::move(start));
+        search(0.02);
+        return best_;
+    }
     Point at(std::vector<double> x) {
         throw_if_stopped();
         ++used_;
-        const Theta theta = widen(x);
-        Point p{0, std::move(x), problem_.predict(theta)};
-        p.loss = loss(problem_, p.predicted, theta, false);
+        Point p{0, std::move(x), 0, {}};
+        p.predicted = problem_.predict(theta(p));
+        if (has_api_) p.api_ms = best_front_end(p);
+        for (std::size_t i = 0; i < p.predicted.size(); ++i) {
+            if (problem_.observations[i].front_end && p.predicted[i]) *p.predicted[i] += p.api_ms;
+        }
+        p.loss = loss(problem_, p.predicted, theta(p), false);
         return p;
     }
+    [[nodiscard]] Theta theta(const Point& p) const {
+        Theta out{};
+        for (std::size_t i = 0; i < fitted_.size(); ++i) out[fitted_[i]] = std::clamp(p.x[i], -3.0, 3.0);
+        out[0] = std::log1p(p.api_ms * 1e6 / problem_.api_start_ns);
+        return out;
+    }
+    [[nodiscard]] const std::vector<std::size_t>& scales() const { return fitted_; }
+    [[nodiscard]] bool has_api() const { return has_api_; }
+    [[nodiscard]] std::size_t used() const { return used_; }
+
+private:
+    void search(double simplex) {
+        for (const double step : {0.1, 0.03}) {
+            while (least_squares(step)) {}
+        }
+        if (!fitted_.empty()) nelder_mead(simplex);
+    }
+    [[nodiscard]] bool may(std::size_t replays) const { return used_ + replays <= most_; }
     bool take(Point p) {
         if (p.loss >= best_.loss - 1e-7) return false;
         best_ = std::move(p);
         return true;
     }
 
-    /// Every request's front end takes `api`, so what the TTFT of quiet requests lacks is its change.
-    void front_end() {
-        const auto api = std::find(fitted_.begin(), fitted_.end(), std::size_t{0});
-        if (api == fitted_.end() || !may(1)) return;
-        std::vector<std::pair<double, double>> quiet;  // simulated, measured
-        for (std::size_t i = 0; i < problem_.observations.size(); ++i) {
-            const Observation& o = problem_.observations[i];
-            if (o.front_end && !o.held_out && best_.predicted[i]) quiet.emplace_back(*best_.predicted[i], o.measured);
-        }
-        if (quiet.empty()) return;
-        const auto off = [&quiet](double change) {
+    /// The change of the front-end time with the least mean |log|, which lies where one of the measured TTFT is met.
+    [[nodiscard]] double best_front_end(const Point& p) const {
+        const double least = -0.95 * problem_.api_start_ns / 1e6;
+        const auto off = [&](double change) {
             double sum = 0;
-            for (const auto& [simulated, measured] : quiet) {
-                sum += simulated + change > 0 ? std::abs(std::log((simulated + change) / measured)) : 5;
+            for (std::size_t i = 0; i < p.predicted.size(); ++i) {
+                const Observation& o = problem_.observations[i];
+                if (!o.front_end || o.held_out || !p.predicted[i]) continue;
+                sum += *p.predicted[i] + change > 0 ? std::abs(std::log((*p.predicted[i] + change) / o.measured)) : 5;
             }
             return sum;
         };
-        double change = 0;  // ms: the least mean |log| is where one of them is met
-        for (const auto& [simulated, measured] : quiet) {
-            if (off(measured - simulated) < off(change)) change = measured - simulated;
+        double best = 0;
+        double best_off = off(0);
+        for (std::size_t i = 0; i < p.predicted.size(); ++i) {
+            const Observation& o = problem_.observations[i];
+            if (!o.front_end || o.held_out || !p.predicted[i]) continue;
+            const double change = std::max(least, o.measured - *p.predicted[i]);
+            if (const double value = off(change); value < best_off) {
+                best = change;
+                best_off = value;
+            }
         }
-        const auto at_api = static_cast<std::size_t>(api - fitted_.begin());
-        const double now = problem_.api_start_ns * std::exp(std::clamp(best_.x[at_api], -3.0, 3.0));
-        std::vector<double> x = best_.x;
-        x[at_api] = std::log(std::max(0.05 * problem_.api_start_ns, now + change * 1e6) / problem_.api_start_ns);
-        take(at(std::move(x)));
+        return best;
     }
 
     /// A step of Gauss-Newton on the logarithms, reweighted towards the mean of absolute values, with the same ridge. Small
-    /// derivatives drown in the steps of a schedule, so they are taken over 10 %. False: no better.
-    bool least_squares() {
+    /// derivatives drown in the steps of a schedule, so they are taken over a whole `step`. False: hardly better.
+    bool least_squares(double step) {
         using Row = std::vector<double>;
         const std::size_t n = fitted_.size();
-        constexpr double step = 0.1;
-        if (!may(n + 1)) return false;
+        if (n == 0 || !may(n + 1)) return false;
         const Point from = best_;
         std::vector<Point> moved;
         for (std::size_t p = 0; p < n; ++p) {
@@ -264,7 +288,7 @@ private:
             if (o.held_out || !from.predicted[i] || !(*from.predicted[i] > 0)) continue;
             count += 1;
             const double r = std::log(*from.predicted[i] / o.measured);
-            const double weight = 1 / std::max(std::abs(r), 0.01);
+            const double weight = 1 / std::max(std::abs(r), 0.03);
             Row j(n, 0.0);
             for (std::size_t p = 0; p < n; ++p) {
                 const auto& m = moved[p].predicted[i];
@@ -277,7 +301,7 @@ private:
         }
         for (std::size_t p = 0; p < n; ++p) {
             for (double& value : matrix[p]) value /= std::max(1.0, count);
-            const double ridge = fitted_[p] == 0 ? 1e-6 : 0.1;  // the derivative of 0.05 theta^2
+            constexpr double ridge = 0.1;  // the derivative of 0.05 theta^2
             matrix[p][p] += ridge;
             matrix[p][n] -= ridge * from.x[p];
         }
@@ -348,8 +372,9 @@ private:
     }
 
     const Problem& problem_;
-    std::vector<std::size_t> fitted_;
-    std::size_t most_;
+    std::vector<std::size_t> fitted_;  // scales
+    bool has_api_ = false;
+    std::size_t most_ = 0;
     std::size_t used_ = 0;
     Point best_;
 };
@@ -391,15 +416,11 @@ Problem from_rows(const std::string& file, const Prepared& scenario, const std::
     static constexpr std::array<Metric, 3> used{Metric::ttft_mean, Metric::tpot_mean, Metric::e2e_mean};
     for (std::size_t i = 0; i < parts->size(); ++i) {
         for (const MeasuredStage& stage : (*parts)[i].run.stages) {
-            const auto& e2e = stage.measured[static_cast<std::size_t>(Metric::e2e_mean)];
-            const auto seats = static_cast<double>((*parts)[i].built.deployment.engine.max_num_seqs);
-            const bool quiet = e2e && stage.duration_s > 0 &&
-                               static_cast<double>(stage.last - stage.first) * *e2e / 1e3 / stage.duration_s < 0.5 * seats;
             for (const Metric m : used) {
                 const auto at = static_cast<std::size_t>(m);
                 if (!stage.measured[at]) continue;
                 out.observations.push_back({std::string(metric_names[at]), *stage.measured[at],
-                                            parts->size() >= 3 && i % 3 == 2, quiet && m == Metric::ttft_mean});
+                                            parts->size() >= 3 && i % 3 == 2, m != Metric::tpot_mean});
             }
         }
     }
@@ -473,8 +494,10 @@ Problem from_requests(std::vector<TimedRequest> requests, const std::shared_ptr<
     double quiet_ttft = 0;
     for (const std::size_t i : *quiet) quiet_ttft += requests[i].ttft_ms / static_cast<double>(quiet->size());
     if (!(quiet_ttft > 0)) throw UserError("error: a measured time is not above 0");
-    // As heavy as the fitted groups together.
-    for (std::size_t i = 0; i < fitted_groups; ++i) out.observations.push_back({"low-load ttft", quiet_ttft, false, true});
+    // As heavy as a third of the fitted groups together: a few requests, each met by the step in progress in a phase of its
+    // own.
+    const std::size_t copies = (fitted_groups + 2) / 3;
+    for (std::size_t i = 0; i < copies; ++i) out.observations.push_back({"low-load ttft", quiet_ttft, false, true});
     for (std::size_t g = 0; g < groups->size(); ++g) {
         double ttft = 0, e2e = 0, tpot = 0, n = 0;
         for (std::size_t i = (*groups)[g].begin; i < (*groups)[g].end; ++i) {
@@ -487,11 +510,11 @@ Problem from_requests(std::vector<TimedRequest> requests, const std::shared_ptr<
         }
         const bool held_out = groups->size() >= 3 && g >= (groups->size() + 2) / 3;
         if (!(ttft > 0 && e2e > 0)) throw UserError("error: a measured time is not above 0");
-        out.observations.push_back({"ttft", ttft, held_out});
+        out.observations.push_back({"ttft", ttft, held_out, true});
         out.observations.push_back({"tpot", n > 0 && tpot > 0 ? tpot / n : e2e, held_out});
-        out.observations.push_back({"e2e", e2e, held_out});
+        out.observations.push_back({"e2e", e2e, held_out, true});
     }
-    out.predict = [list, groups, quiet, fitted_groups, scenario, concurrency, api_start](const Theta& theta) {
+    out.predict = [list, groups, quiet, copies, scenario, concurrency, api_start](const Theta& theta) {
         ListedRequests workload(list);
         Prepared& p = *scenario;
         p.options.max_concurrency = concurrency;
@@ -504,7 +527,7 @@ Problem from_requests(std::vector<TimedRequest> requests, const std::shared_ptr<
             low += to_ms(outcome.requests[i].ttft);
             n += 1;
         }
-        all.assign(fitted_groups, n > 0 ? std::optional(low / n) : std::nullopt);
+        all.assign(copies, n > 0 ? std::optional(low / n) : std::nullopt);
         for (const Group& g : *groups) {
             MeasuredStage stage;
             stage.first = g.begin;
@@ -583,7 +606,7 @@ Problem from_vllm(const std::string& file, const json& result, const std::shared
         if (!has(key.key)) continue;
         const double value = number_of(result[key.key], file, key.key);
         if (!(value > 0)) throw UserError("error: " + file + ": " + key.key + " must be above 0");
-        out.observations.push_back({key.what, value, false, metric == Metric::ttft_mean});
+        out.observations.push_back({key.what, value, false, metric != Metric::tpot_mean});
         used->push_back(metric);
     }
     if (used->empty()) {
@@ -736,7 +759,7 @@ int calibrate_command(const std::vector<std::string>& args) {
          {"out", "FILE.yaml", "where the overlay goes (calibration.yaml)"},
          {"where", "COLUMN=VALUE", "of a CSV file of runs, only these rows (also COLUMN!=VALUE)", true},
          {"skip", "SECONDS", "requests of the first seconds are slower on real engines and not compared (5)"},
-         {"evaluations", "N", "replays the search may take (36); a few more find what is identifiable and what carries over"},
+         {"evaluations", "N", "replays the search may take (26); a few more find what is identifiable and what carries over"},
          {"set", "KEY.PATH=VALUE", "change a key of the scenario first", true}},
         "a file of measurements",
         1,
@@ -763,46 +786,48 @@ int calibrate_command(const std::vector<std::string>& args) {
         for (const std::string& note : notes) why += "\n  " + note;
         throw UserError("error: " + file + ": nothing can be fitted" + why);
     }
-    const auto most = static_cast<std::size_t>(given->integer("evaluations", 4, 100'000).value_or(36));
-    Search search(problem, fitted, most);
-    Theta theta = search.run(before);
-    std::size_t replays = 1 + parameters + search.used();
+    std::size_t replays = 0;
+    const auto most = static_cast<std::size_t>(given->integer("evaluations", 4, 100'000).value_or(26));
+    Search search(problem, fitted);
+    Point best = search.run(most);
+    // What does not help where it was not fitted has fitted the noise: such parameters go back, the least useful one first.
+    const bool holds_out =
+        std::any_of(problem.observations.begin(), problem.observations.end(), [](const Observation& o) { return o.held_out; });
+    const auto held_out_loss = [&problem](const Point& p) { return loss(problem, p.predicted, {}, true); };
+    std::vector<std::size_t> kept = fitted;
+    while (holds_out && !kept.empty()) {
+        const double with = held_out_loss(best);
+        std::optional<std::size_t> least;
+        Point then;
+        for (const std::size_t p : kept) {
+            std::vector<std::size_t> others;
+            std::copy_if(kept.begin(), kept.end(), std::back_inserter(others), [p](std::size_t other) { return other != p; });
+            std::vector<double> x;
+            for (std::size_t i = 0; i < search.scales().size(); ++i) {
+                if (search.scales()[i] != p) x.push_back(best.x[i]);
+            }
+            Search fewer(problem, others);
+            Point without = fewer.at(std::move(x));
+            ++replays;
+            if (with <= 0.95 * held_out_loss(without) - 0.0005 || (least && held_out_loss(without) >= held_out_loss(then)))
+                continue;
+            least = p;
+            then = std::move(without);
+        }
+        if (!least) break;
+        notes.push_back(
+            fmt::format("{} stays as it was: fitting it did not make the held-out error smaller", parameter_names[*least]));
+        std::erase(kept, *least);
+        search.fit(kept);
+        best = search.refine(then.x, 7);
+    }
+    Theta theta = search.theta(best);
+    replays += 1 + parameters + search.used();
     const auto predict = [&](const Theta& at) {
         ++replays;
         return problem.predict(at);
     };
-    std::vector<std::optional<double>> after = problem.predict(theta);
-    // What does not help where it was not fitted has fitted the noise: such parameters go back, the least useful one first.
-    const bool holds_out =
-        std::any_of(problem.observations.begin(), problem.observations.end(), [](const Observation& o) { return o.held_out; });
-    std::array<bool, parameters> taken_back{};
-    while (holds_out) {
-        const double with = loss(problem, after, theta, true);
-        std::optional<std::size_t> least;
-        double without = 0;
-        std::vector<std::optional<double>> then;
-        for (const std::size_t p : fitted) {
-            if (theta[p] == 0) continue;
-            Theta less = theta;
-            less[p] = 0;
-            auto predicted = predict(less);
-            const double value = loss(problem, predicted, less, true);
-            if (with <= 0.95 * value - 0.0005 || (least && value >= without)) continue;
-            least = p;
-            without = value;
-            then = std::move(predicted);
-        }
-        if (!least) break;
-        theta[*least] = 0;
-        after = std::move(then);
-        taken_back[*least] = true;
-    }
-    for (const std::size_t p : fitted) {
-        if (taken_back[p]) {
-            notes.push_back(
-                fmt::format("{} stays as it was: fitting it did not make the held-out error smaller", parameter_names[p]));
-        }
-    }
+    std::vector<std::optional<double>> after = predict(theta);
     // Nor may one kind of figure pay for another.
     std::vector<Theta> smaller;
     for (const double part : {0.5, 0.25}) {
@@ -817,9 +842,9 @@ int calibrate_command(const std::vector<std::string>& args) {
         after = predict(theta);
     }
     if (refused > 0) {
-        constexpr std::array<std::string_view, 4> kept{"half of it is kept", "a quarter of it is kept", "only api is kept",
-                                                       "everything stays as it was"};
-        notes.push_back(fmt::format("the whole fit made the held-out error worse: {}", kept[refused - 1]));
+        constexpr std::array<std::string_view, 4> parts{"half of it is kept", "a quarter of it is kept", "only api is kept",
+                                                        "everything stays as it was"};
+        notes.push_back(fmt::format("the whole fit made the held-out error worse: {}", parts[refused - 1]));
     }
 
     std::string report = problem.how + "\n\nMAPE in %          before     after\n";

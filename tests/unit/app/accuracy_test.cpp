@@ -309,7 +309,7 @@ TEST_CASE("calibrate: requests and vllm results; the error falls, also where it 
     CAPTURE(requests.err);
     REQUIRE(requests.exit == 0);
     CHECK(number_after(requests.out, "bandwidth_scale = ") == doctest::Approx(0.8).epsilon(0.02));
-    CHECK(number_after(requests.out, "api = ") == doctest::Approx(12).epsilon(0.02));
+    CHECK(number_after(requests.out, "api = ") == doctest::Approx(12).epsilon(0.1));
     CHECK(number_after(requests.out, "\n\n") <= 45);  // replays
     CHECK(has(requests.out, "held out"));
     const Finished whole = run_in(folder, {"calibrate", "o/summary.json", "--scenario", "s.yaml", "--out", "d.yaml"});
@@ -356,7 +356,7 @@ TEST_CASE("calibrate: vllm bench serve --save-detailed, request by request") {
     CAPTURE(done.err);
     REQUIRE(done.exit == 0);
     CHECK(number_after(done.out, "bandwidth_scale = ") == doctest::Approx(0.8).epsilon(0.02));
-    CHECK(number_after(done.out, "api = ") == doctest::Approx(8).epsilon(0.05));
+    CHECK(number_after(done.out, "api = ") == doctest::Approx(8).epsilon(0.15));
     lists["ttfts"] = "0.1";
     folder.write("short.json", result({"input_lens", "output_lens", "ttfts", "itls"}));
     const Finished broken = run_in(folder, {"calibrate", "short.json", "--scenario", "s.yaml"});
