@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/measured_runs.hpp"
@@ -794,7 +795,17 @@ int calibrate_command(const std::vector<std::string>& args) {
     const bool holds_out =
         std::any_of(problem.observations.begin(), problem.observations.end(), [](const Observation& o) { return o.held_out; });
     const auto held_out_loss = [&problem](const Point& p) { return loss(problem, p.predicted, {}, true); };
+    const auto stays = [&notes](std::size_t p) {
+        notes.push_back(
+            fmt::format("{} stays as it was: fitting it did not make the held-out error smaller", parameter_names[p]));
+    };
+    const auto no_better = [](double with, double without) { return with > 0.95 * without - 0.0005; };
     std::vector<std::size_t> kept = fitted;
+    if (holds_out && no_better(held_out_loss(best), loss(problem, before, {}, true))) {
+        for (const std::size_t p : std::exchange(kept, {})) stays(p);
+        search.fit(kept);
+        best = {0, {}, 0, before};
+    }
     while (holds_out && !kept.empty()) {
         const double with = held_out_loss(best);
         std::optional<std::size_t> least;
@@ -809,14 +820,13 @@ int calibrate_command(const std::vector<std::string>& args) {
             Search fewer(problem, others);
             Point without = fewer.at(std::move(x));
             ++replays;
-            if (with <= 0.95 * held_out_loss(without) - 0.0005 || (least && held_out_loss(without) >= held_out_loss(then)))
-                continue;
+            const double loss_without = held_out_loss(without);
+            if (!no_better(with, loss_without) || (least && loss_without >= held_out_loss(then))) continue;
             least = p;
             then = std::move(without);
         }
         if (!least) break;
-        notes.push_back(
-            fmt::format("{} stays as it was: fitting it did not make the held-out error smaller", parameter_names[*least]));
+        stays(*least);
         std::erase(kept, *least);
         search.fit(kept);
         best = search.refine(then.x, 7);

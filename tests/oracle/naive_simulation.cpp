@@ -379,7 +379,7 @@ private:
         replica.look = true;
         if (is(LoopMutation::async_wakes_on_arrival) && replica.executing && replica.scheduled &&
             replica.scheduled->batch.empty()) {
-            replica.scheduled = schedule(tracked_[id].replica);
+            replica.scheduled = schedule(tracked_[id].replica, replica.end);
         }
     }
 
