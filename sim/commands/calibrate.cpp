@@ -1,9 +1,9 @@
 // kvsim calibrate: the few constants of the step time that a user's own measurements can tell, fitted by replaying them.
 //
-// At most four parameters, in this order: api, link_scale, flop_scale, bandwidth_scale (sim/step_time/physics.cpp). Loss: mean
-// |log(simulated / measured)| + 0.05 theta^2 for the three scales (theta = log scale), minimised by Nelder-Mead
-// from the start and from the least squares. A parameter the measurements do not move, or that moves them as another does,
-// stays as it is and is named; a fit that makes the held-out error worse is taken back.
+// At most four parameters, in this order: api (from the TTFT of quiet requests), link_scale, flop_scale, bandwidth_scale
+// (sim/step_time/physics.cpp). Loss: mean |log(simulated / measured)| + 0.05 theta^2 for the three scales (theta = log scale),
+// minimised by least squares and from there by Nelder-Mead. A parameter the measurements do not move, or that moves them as
+// another does, stays as it is and is named; so does one that does not make the held-out error smaller.
 
 #include <fmt/format.h>
 
@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/measured_runs.hpp"
@@ -40,6 +41,7 @@ struct Observation {
     std::string what;
     double measured = 0;
     bool held_out = false;
+    bool front_end = false;  ///< a time from arrival: front-end time and all
 };
 
 /// The measurements, and what the model says for each of them (nullopt: nothing).
@@ -170,96 +172,128 @@ std::vector<std::size_t> identifiable(const Problem& problem, const std::vector<
     return out;
 }
 
-/// Nelder-Mead from `start` with first steps of `step`.
-template <class F>
-std::vector<double> nelder_mead(const F& f, const std::vector<double>& start, double step, std::size_t most_evaluations) {
-    const std::size_t n = start.size();
-    std::vector<std::pair<double, std::vector<double>>> simplex;
-    std::size_t evaluations = 0;
-    const auto eval = [&](const std::vector<double>& x) {
-        ++evaluations;
-        return f(x);
-    };
-    for (std::size_t i = 0; i <= n; ++i) {
-        std::vector<double> x = start;
-        if (i > 0) x[i - 1] += step;
-        simplex.emplace_back(eval(x), x);
-    }
-    const auto by_loss = [](const auto& a, const auto& b) { return a.first < b.first; };
-    while (evaluations < most_evaluations) {
-        std::stable_sort(simplex.begin(), simplex.end(), by_loss);
-        if (simplex.back().first - simplex.front().first < 1e-7) break;
-        std::vector<double> centre(n, 0.0);
-        for (std::size_t i = 0; i < n; ++i) {
-            for (std::size_t k = 0; k < n; ++k) centre[k] += simplex[i].second[k] / static_cast<double>(n);
-        }
-        const auto along = [&](double t) {
-            std::vector<double> x(n);
-            for (std::size_t k = 0; k < n; ++k) x[k] = centre[k] + t * (simplex.back().second[k] - centre[k]);
-            return x;
-        };
-        const std::vector<double> reflected = along(-1);
-        const double fr = eval(reflected);
-        if (fr < simplex.front().first) {
-            const std::vector<double> expanded = along(-2);
-            const double fe = eval(expanded);
-            simplex.back() = fe < fr ? std::pair(fe, expanded) : std::pair(fr, reflected);
-        } else if (fr < simplex[n - 1].first || (n == 1 && fr < simplex.back().first)) {
-            simplex.back() = {fr, reflected};
-        } else {
-            const std::vector<double> inside = along(fr < simplex.back().first ? -0.5 : 0.5);
-            const double fi = eval(inside);
-            if (fi < std::min(fr, simplex.back().first)) {
-                simplex.back() = {fi, inside};
-                continue;
-            }
-            for (std::size_t i = 1; i <= n; ++i) {
-                for (std::size_t k = 0; k < n; ++k) {
-                    simplex[i].second[k] = simplex[0].second[k] + 0.5 * (simplex[i].second[k] - simplex[0].second[k]);
-                }
-                simplex[i].first = eval(simplex[i].second);
-            }
-        }
-    }
-    std::stable_sort(simplex.begin(), simplex.end(), by_loss);
-    return simplex.front().second;
-}
+/// A fit: the scales' logarithms, the front-end time, and what follows from them.
+struct Point {
+    double loss = 0;
+    std::vector<double> x;  ///< by scale searched
+    double api_ms = 0;      ///< more than at the start
+    std::vector<std::optional<double>> predicted;
+};
 
-/// Least squares of the logarithms by Gauss-Newton, with the same ridge; small derivatives drown in the steps of a schedule, so
-/// they are taken over 10 %. At most `most` replays; counts them into `used`.
-std::vector<double> least_squares(const Problem& problem, const std::vector<std::size_t>& fitted,
-                                  const std::function<Theta(const std::vector<double>&)>& widen, std::size_t most,
-                                  std::size_t& used) {
-    using Row = std::vector<double>;
-    const std::size_t n = fitted.size();
-    constexpr double step = 0.1;
-    const auto predict = [&](const std::vector<double>& x) {
+/// Replays the measurements, at most `most` times, and keeps the best that was seen. Only the scales are searched: every
+/// request passes the front end, so a longer one shifts the whole run and adds to each TTFT and E2E; the best one follows from
+/// a replay.
+class Search {
+public:
+    Search(const Problem& problem, std::vector<std::size_t> fitted) : problem_(problem) { fit(std::move(fitted)); }
+
+    /// What is fitted from now on; the others are at the start.
+    void fit(std::vector<std::size_t> fitted) {
+        has_api_ = !fitted.empty() && fitted.front() == 0;
+        if (has_api_) fitted.erase(fitted.begin());
+        fitted_ = std::move(fitted);
+    }
+    Point run(std::size_t most) {
+        most_ = used_ + most;
+        best_ = at(std::vector<double>(fitted_.size(), 0.0));
+        search(0.03);
+        return best_;
+    }
+    /// The best from `start` on, for a fit of fewer parameters.
+    Point refine(std::vector<double> start, std::size_t most) {
+        most_ = used_ + most;
+        best_ = at(std::move(start));
+        search(0.02);
+        return best_;
+    }
+    Point at(std::vector<double> x) {
         throw_if_stopped();
-        ++used;
-        return problem.predict(widen(x));
-    };
-    std::vector<double> x(n, 0.0);
-    auto predicted = predict(x);
-    double best = loss(problem, predicted, widen(x), false);
-    while (used + n + 1 <= most) {
-        std::vector<std::vector<std::optional<double>>> moved;
+        ++used_;
+        Point p{0, std::move(x), 0, {}};
+        p.predicted = problem_.predict(theta(p));
+        if (has_api_) p.api_ms = best_front_end(p);
+        for (std::size_t i = 0; i < p.predicted.size(); ++i) {
+            if (problem_.observations[i].front_end && p.predicted[i]) *p.predicted[i] += p.api_ms;
+        }
+        p.loss = loss(problem_, p.predicted, theta(p), false);
+        return p;
+    }
+    [[nodiscard]] Theta theta(const Point& p) const {
+        Theta out{};
+        for (std::size_t i = 0; i < fitted_.size(); ++i) out[fitted_[i]] = std::clamp(p.x[i], -3.0, 3.0);
+        out[0] = std::log1p(p.api_ms * 1e6 / problem_.api_start_ns);
+        return out;
+    }
+    [[nodiscard]] const std::vector<std::size_t>& scales() const { return fitted_; }
+    [[nodiscard]] bool has_api() const { return has_api_; }
+    [[nodiscard]] std::size_t used() const { return used_; }
+
+private:
+    void search(double simplex) {
+        for (const double step : {0.1, 0.03}) {
+            while (least_squares(step)) {}
+        }
+        if (!fitted_.empty()) nelder_mead(simplex);
+    }
+    [[nodiscard]] bool may(std::size_t replays) const { return used_ + replays <= most_; }
+    bool take(Point p) {
+        if (p.loss >= best_.loss - 1e-7) return false;
+        best_ = std::move(p);
+        return true;
+    }
+
+    /// The change of the front-end time with the least mean |log|, which lies where one of the measured TTFT is met.
+    [[nodiscard]] double best_front_end(const Point& p) const {
+        const double least = -0.95 * problem_.api_start_ns / 1e6;
+        const auto off = [&](double change) {
+            double sum = 0;
+            for (std::size_t i = 0; i < p.predicted.size(); ++i) {
+                const Observation& o = problem_.observations[i];
+                if (!o.front_end || o.held_out || !p.predicted[i]) continue;
+                sum += *p.predicted[i] + change > 0 ? std::abs(std::log((*p.predicted[i] + change) / o.measured)) : 5;
+            }
+            return sum;
+        };
+        double best = 0;
+        double best_off = off(0);
+        for (std::size_t i = 0; i < p.predicted.size(); ++i) {
+            const Observation& o = problem_.observations[i];
+            if (!o.front_end || o.held_out || !p.predicted[i]) continue;
+            const double change = std::max(least, o.measured - *p.predicted[i]);
+            if (const double value = off(change); value < best_off) {
+                best = change;
+                best_off = value;
+            }
+        }
+        return best;
+    }
+
+    /// A step of Gauss-Newton on the logarithms, reweighted towards the mean of absolute values, with the same ridge. Small
+    /// derivatives drown in the steps of a schedule, so they are taken over a whole `step`. False: hardly better.
+    bool least_squares(double step) {
+        using Row = std::vector<double>;
+        const std::size_t n = fitted_.size();
+        if (n == 0 || !may(n + 1)) return false;
+        const Point from = best_;
+        std::vector<Point> moved;
         for (std::size_t p = 0; p < n; ++p) {
-            std::vector<double> there = x;
+            std::vector<double> there = from.x;
             there[p] += step;
-            moved.push_back(predict(there));
+            moved.push_back(at(std::move(there)));
         }
         // (J' W J + ridge) d = -(J' W r + ridge x)
         std::vector<Row> matrix(n, Row(n + 1, 0.0));
         double count = 0;
-        for (std::size_t i = 0; i < problem.observations.size(); ++i) {
-            const Observation& o = problem.observations[i];
-            if (o.held_out || !predicted[i] || !(*predicted[i] > 0)) continue;
+        for (std::size_t i = 0; i < problem_.observations.size(); ++i) {
+            const Observation& o = problem_.observations[i];
+            if (o.held_out || !from.predicted[i] || !(*from.predicted[i] > 0)) continue;
             count += 1;
-            const double r = std::log(*predicted[i] / o.measured);
-            constexpr double weight = 5;  // of a residual of 0.2 in the mean of absolute values
+            const double r = std::log(*from.predicted[i] / o.measured);
+            const double weight = 1 / std::max(std::abs(r), 0.03);
             Row j(n, 0.0);
             for (std::size_t p = 0; p < n; ++p) {
-                if (moved[p][i] && *moved[p][i] > 0) j[p] = std::log(*moved[p][i] / *predicted[i]) / step;
+                const auto& m = moved[p].predicted[i];
+                if (m && *m > 0) j[p] = std::log(*m / *from.predicted[i]) / step;
             }
             for (std::size_t p = 0; p < n; ++p) {
                 for (std::size_t q = 0; q < n; ++q) matrix[p][q] += weight * j[p] * j[q];
@@ -268,9 +302,9 @@ std::vector<double> least_squares(const Problem& problem, const std::vector<std:
         }
         for (std::size_t p = 0; p < n; ++p) {
             for (double& value : matrix[p]) value /= std::max(1.0, count);
-            const double ridge = fitted[p] == 0 ? 1e-6 : 0.1;  // the derivative of 0.05 theta^2
+            constexpr double ridge = 0.1;  // the derivative of 0.05 theta^2
             matrix[p][p] += ridge;
-            matrix[p][n] -= ridge * x[p];
+            matrix[p][n] -= ridge * from.x[p];
         }
         for (std::size_t p = 0; p < n; ++p) {  // positive definite: no pivots
             for (std::size_t q = 0; q < n; ++q) {
@@ -280,21 +314,71 @@ std::vector<double> least_squares(const Problem& problem, const std::vector<std:
             }
         }
         bool better = false;
-        for (double part = 1; part > 0.1 && !better && used < most; part /= 2) {
-            std::vector<double> there = x;
+        for (Point& p : moved) better = take(std::move(p)) || better;
+        const double before = best_.loss;
+        for (double part = 1; part > 0.2 && may(1); part /= 2) {
+            std::vector<double> there = from.x;
             for (std::size_t p = 0; p < n; ++p) there[p] += part * matrix[p][n] / matrix[p][p];
-            auto at = predict(there);
-            const double value = loss(problem, at, widen(there), false);
-            if (value >= best - 1e-7) continue;
-            best = value;
-            x = std::move(there);
-            predicted = std::move(at);
-            better = true;
+            if (take(at(std::move(there)))) return best_.loss < 0.98 * before;
         }
-        if (!better) break;
+        return false;
     }
-    return x;
-}
+
+    /// From the best point, to the end of the replays allowed.
+    void nelder_mead(double step) {
+        const std::size_t n = fitted_.size();
+        if (!may(n + 1)) return;
+        std::vector<Point> simplex{best_};
+        for (std::size_t i = 0; i < n; ++i) {
+            std::vector<double> x = best_.x;
+            x[i] += step;
+            simplex.push_back(at(std::move(x)));
+        }
+        const auto by_loss = [](const Point& a, const Point& b) { return a.loss < b.loss; };
+        while (may(2)) {
+            std::stable_sort(simplex.begin(), simplex.end(), by_loss);
+            double width = 0;
+            for (std::size_t k = 0; k < n; ++k) width = std::max(width, std::abs(simplex.back().x[k] - simplex.front().x[k]));
+            if (width < 5e-4) break;
+            std::vector<double> centre(n, 0.0);
+            for (std::size_t i = 0; i < n; ++i) {
+                for (std::size_t k = 0; k < n; ++k) centre[k] += simplex[i].x[k] / static_cast<double>(n);
+            }
+            const auto along = [&](double t) {
+                std::vector<double> x(n);
+                for (std::size_t k = 0; k < n; ++k) x[k] = centre[k] + t * (simplex.back().x[k] - centre[k]);
+                return at(std::move(x));
+            };
+            Point reflected = along(-1);
+            if (reflected.loss < simplex.front().loss) {
+                Point expanded = along(-2);
+                simplex.back() = expanded.loss < reflected.loss ? std::move(expanded) : std::move(reflected);
+            } else if (reflected.loss < simplex[n - 1].loss) {
+                simplex.back() = std::move(reflected);
+            } else {
+                Point inside = along(reflected.loss < simplex.back().loss ? -0.5 : 0.5);
+                if (inside.loss < std::min(reflected.loss, simplex.back().loss)) {
+                    simplex.back() = std::move(inside);
+                    continue;
+                }
+                if (!may(n)) break;
+                for (std::size_t i = 1; i <= n; ++i) {
+                    std::vector<double> x = simplex[i].x;
+                    for (std::size_t k = 0; k < n; ++k) x[k] = simplex[0].x[k] + 0.5 * (x[k] - simplex[0].x[k]);
+                    simplex[i] = at(std::move(x));
+                }
+            }
+        }
+        for (Point& p : simplex) take(std::move(p));
+    }
+
+    const Problem& problem_;
+    std::vector<std::size_t> fitted_;  // scales
+    bool has_api_ = false;
+    std::size_t most_ = 0;
+    std::size_t used_ = 0;
+    Point best_;
+};
 
 // ---- what may be measured
 
@@ -315,7 +399,9 @@ Problem from_rows(const std::string& file, const Prepared& scenario, const std::
     };
     auto parts = std::make_shared<std::vector<Part>>();
     std::size_t other = 0;
-    for (MeasuredRun& run : read_measured_runs(table, std::filesystem::path(file).parent_path(), 1, where)) {
+    MeasuredRuns read = read_measured_runs(table, std::filesystem::path(file).parent_path(), 1, where);
+    for (const std::string& why : read.skipped) log_warning(why);
+    for (MeasuredRun& run : read.runs) {
         BuiltRun built = build(run, {}, {});
         if (built.deployment.gpu_name != scenario.deployment.gpu_name) {
             ++other;
@@ -333,10 +419,9 @@ Problem from_rows(const std::string& file, const Prepared& scenario, const std::
         for (const MeasuredStage& stage : (*parts)[i].run.stages) {
             for (const Metric m : used) {
                 const auto at = static_cast<std::size_t>(m);
-                if (stage.measured[at]) {
-                    out.observations.push_back(
-                        {std::string(metric_names[at]), *stage.measured[at], parts->size() >= 3 && i % 3 == 2});
-                }
+                if (!stage.measured[at]) continue;
+                out.observations.push_back({std::string(metric_names[at]), *stage.measured[at],
+                                            parts->size() >= 3 && i % 3 == 2, m != Metric::tpot_mean});
             }
         }
     }
@@ -346,8 +431,8 @@ Problem from_rows(const std::string& file, const Prepared& scenario, const std::
         for (const Part& part : *parts) {
             throw_if_stopped();
             const auto model = scaled_model(choice, part.built.deployment, theta);
-            const Outcome outcome = replay_requests(part.run, part.built.deployment, *model,
-                                                    SimDuration(std::llround(api_start * std::exp(theta[0]))));
+            const Outcome outcome =
+                replay_requests(part.run, part.built, *model, SimDuration(std::llround(api_start * std::exp(theta[0]))));
             for (const MeasuredStage& stage : part.run.stages) {
                 const Metrics simulated = stage_metrics(outcome.requests, stage);
                 for (const Metric m : used) {
@@ -410,8 +495,10 @@ Problem from_requests(std::vector<TimedRequest> requests, const std::shared_ptr<
     double quiet_ttft = 0;
     for (const std::size_t i : *quiet) quiet_ttft += requests[i].ttft_ms / static_cast<double>(quiet->size());
     if (!(quiet_ttft > 0)) throw UserError("error: a measured time is not above 0");
-    // As heavy as the fitted groups together.
-    for (std::size_t i = 0; i < fitted_groups; ++i) out.observations.push_back({"low-load ttft", quiet_ttft, false});
+    // As heavy as a third of the fitted groups together: a few requests, each met by the step in progress in a phase of its
+    // own.
+    const std::size_t copies = (fitted_groups + 2) / 3;
+    for (std::size_t i = 0; i < copies; ++i) out.observations.push_back({"low-load ttft", quiet_ttft, false, true});
     for (std::size_t g = 0; g < groups->size(); ++g) {
         double ttft = 0, e2e = 0, tpot = 0, n = 0;
         for (std::size_t i = (*groups)[g].begin; i < (*groups)[g].end; ++i) {
@@ -424,11 +511,11 @@ Problem from_requests(std::vector<TimedRequest> requests, const std::shared_ptr<
         }
         const bool held_out = groups->size() >= 3 && g >= (groups->size() + 2) / 3;
         if (!(ttft > 0 && e2e > 0)) throw UserError("error: a measured time is not above 0");
-        out.observations.push_back({"ttft", ttft, held_out});
+        out.observations.push_back({"ttft", ttft, held_out, true});
         out.observations.push_back({"tpot", n > 0 && tpot > 0 ? tpot / n : e2e, held_out});
-        out.observations.push_back({"e2e", e2e, held_out});
+        out.observations.push_back({"e2e", e2e, held_out, true});
     }
-    out.predict = [list, groups, quiet, fitted_groups, scenario, concurrency, api_start](const Theta& theta) {
+    out.predict = [list, groups, quiet, copies, scenario, concurrency, api_start](const Theta& theta) {
         ListedRequests workload(list);
         Prepared& p = *scenario;
         p.options.max_concurrency = concurrency;
@@ -441,7 +528,7 @@ Problem from_requests(std::vector<TimedRequest> requests, const std::shared_ptr<
             low += to_ms(outcome.requests[i].ttft);
             n += 1;
         }
-        all.assign(fitted_groups, n > 0 ? std::optional(low / n) : std::nullopt);
+        all.assign(copies, n > 0 ? std::optional(low / n) : std::nullopt);
         for (const Group& g : *groups) {
             MeasuredStage stage;
             stage.first = g.begin;
@@ -520,7 +607,7 @@ Problem from_vllm(const std::string& file, const json& result, const std::shared
         if (!has(key.key)) continue;
         const double value = number_of(result[key.key], file, key.key);
         if (!(value > 0)) throw UserError("error: " + file + ": " + key.key + " must be above 0");
-        out.observations.push_back({key.what, value, false});
+        out.observations.push_back({key.what, value, false, metric != Metric::tpot_mean});
         used->push_back(metric);
     }
     if (used->empty()) {
@@ -673,7 +760,7 @@ int calibrate_command(const std::vector<std::string>& args) {
          {"out", "FILE.yaml", "where the overlay goes (calibration.yaml)"},
          {"where", "COLUMN=VALUE", "of a CSV file of runs, only these rows (also COLUMN!=VALUE)", true},
          {"skip", "SECONDS", "requests of the first seconds are slower on real engines and not compared (5)"},
-         {"evaluations", "N", "replays the fit may take, about (80 for each parameter)"},
+         {"evaluations", "N", "replays the search may take (26); a few more find what is identifiable and what carries over"},
          {"set", "KEY.PATH=VALUE", "change a key of the scenario first", true}},
         "a file of measurements",
         1,
@@ -700,30 +787,58 @@ int calibrate_command(const std::vector<std::string>& args) {
         for (const std::string& note : notes) why += "\n  " + note;
         throw UserError("error: " + file + ": nothing can be fitted" + why);
     }
-    const auto widen = [&](const std::vector<double>& x) {
-        Theta theta{};
-        for (std::size_t i = 0; i < fitted.size(); ++i) theta[fitted[i]] = std::clamp(x[i], -3.0, 3.0);
-        return theta;
+    std::size_t replays = 0;
+    const auto most = static_cast<std::size_t>(given->integer("evaluations", 4, 100'000).value_or(26));
+    Search search(problem, fitted);
+    Point best = search.run(most);
+    // What does not help where it was not fitted has fitted the noise: such parameters go back, the least useful one first.
+    const bool holds_out =
+        std::any_of(problem.observations.begin(), problem.observations.end(), [](const Observation& o) { return o.held_out; });
+    const auto held_out_loss = [&problem](const Point& p) { return loss(problem, p.predicted, {}, true); };
+    const auto stays = [&notes](std::size_t p) {
+        notes.push_back(
+            fmt::format("{} stays as it was: fitting it did not make the held-out error smaller", parameter_names[p]));
     };
-    const auto most = static_cast<std::size_t>(
-        given->integer("evaluations", 4, 100'000).value_or(80 * static_cast<std::int64_t>(fitted.size())));
-    const auto loss_at = [&](const std::vector<double>& x) {
-        throw_if_stopped();
-        const Theta at = widen(x);
-        return loss(problem, problem.predict(at), at, false);
-    };
-    // The loss has kinks in which a simplex collapses: it starts again from there, and from two places.
-    std::size_t used = 0;
-    std::vector<double> best(fitted.size(), 0.0);
-    std::vector<double> other = least_squares(problem, fitted, widen, most / 3, used);
-    for (const double step : {0.15, -0.1, 0.05, -0.03}) {
-        best = nelder_mead(loss_at, best, step, std::max<std::size_t>(fitted.size() + 1, most / 6));
+    const auto no_better = [](double with, double without) { return with > 0.95 * without - 0.0005; };
+    std::vector<std::size_t> kept = fitted;
+    if (holds_out && no_better(held_out_loss(best), loss(problem, before, {}, true))) {
+        for (const std::size_t p : std::exchange(kept, {})) stays(p);
+        search.fit(kept);
+        best = {0, {}, 0, before};
     }
-    other = nelder_mead(loss_at, other, 0.03, std::max<std::size_t>(fitted.size() + 1, most / 6));
-    if (loss_at(other) < loss_at(best)) best = other;
-    Theta theta = widen(best);
-    std::vector<std::optional<double>> after = problem.predict(theta);
-    // A fit that makes worse what it did not see has fitted the noise: less of it, then the front-end time alone, then nothing.
+    while (holds_out && !kept.empty()) {
+        const double with = held_out_loss(best);
+        std::optional<std::size_t> least;
+        Point then;
+        for (const std::size_t p : kept) {
+            std::vector<std::size_t> others;
+            std::copy_if(kept.begin(), kept.end(), std::back_inserter(others), [p](std::size_t other) { return other != p; });
+            std::vector<double> x;
+            for (std::size_t i = 0; i < search.scales().size(); ++i) {
+                if (search.scales()[i] != p) x.push_back(best.x[i]);
+            }
+            Search fewer(problem, others);
+            Point without = fewer.at(std::move(x));
+            ++replays;
+            const double loss_without = held_out_loss(without);
+            if (!no_better(with, loss_without) || (least && loss_without >= held_out_loss(then))) continue;
+            least = p;
+            then = std::move(without);
+        }
+        if (!least) break;
+        stays(*least);
+        std::erase(kept, *least);
+        search.fit(kept);
+        best = search.refine(then.x, 7);
+    }
+    Theta theta = search.theta(best);
+    replays += 1 + parameters + search.used();
+    const auto predict = [&](const Theta& at) {
+        ++replays;
+        return problem.predict(at);
+    };
+    std::vector<std::optional<double>> after = predict(theta);
+    // Nor may one kind of figure pay for another.
     std::vector<Theta> smaller;
     for (const double part : {0.5, 0.25}) {
         smaller.push_back(theta);
@@ -734,12 +849,12 @@ int calibrate_command(const std::vector<std::string>& args) {
     std::size_t refused = 0;
     while (refused < smaller.size() && !carries_over(problem, before, after)) {
         theta = smaller[refused++];
-        after = problem.predict(theta);
+        after = predict(theta);
     }
     if (refused > 0) {
-        constexpr std::array<std::string_view, 4> kept{"half of it is kept", "a quarter of it is kept", "only api is kept",
-                                                       "everything stays as it was"};
-        notes.push_back(fmt::format("the whole fit made the held-out error worse: {}", kept[refused - 1]));
+        constexpr std::array<std::string_view, 4> parts{"half of it is kept", "a quarter of it is kept", "only api is kept",
+                                                        "everything stays as it was"};
+        notes.push_back(fmt::format("the whole fit made the held-out error worse: {}", parts[refused - 1]));
     }
 
     std::string report = problem.how + "\n\nMAPE in %          before     after\n";
@@ -764,6 +879,7 @@ int calibrate_command(const std::vector<std::string>& args) {
     };
     std::string step_time = "step_time: {model: " + tier;
     std::string engine;
+    report += fmt::format("{} replays\n", replays);
     for (const std::size_t p : fitted) {
         report += fmt::format("{} = {}\n", parameter_names[p], value(p));
         if (p == 0) {

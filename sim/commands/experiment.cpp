@@ -118,12 +118,15 @@ void add_accuracy_warnings(const Prepared& p, Summary& summary) {
     run.moe = p.deployment.model->is_moe();
     run.batch = summary.batch_size_mean.value_or(0);
     run.context = summary.prompt_tokens.mean + summary.output_tokens.mean / 2;
-    if (summary.verdict == "stable") run.load = summary.load.value_or(0);
+    if (!p.info.max_concurrency) run.load = summary.load.value_or(0);
     run.concurrency = p.info.max_concurrency;
     for (const std::string& limit : accuracy_limits(run)) summary.warnings.push_back("accuracy: " + limit);
     if (tier == "roofline") {
         summary.warnings.push_back("accuracy: no kernel was measured on " + run.gpu +
                                    "; efficiencies are the medians of other cards");
+    } else if (p.deployment.gpu->constants.empty()) {
+        summary.warnings.push_back("accuracy: no kernel was measured on " + run.gpu + "; its constants are those of " +
+                                   p.deployment.gpu->constants_of_family + ", a card of its family");
     }
 }
 
@@ -171,9 +174,11 @@ Run run_seed(const Prepared& p, std::int64_t seed, const RunOptions& options) {
     run.outcome = run_one(p, seed, options);
     run.info = p.info;
     run.info.seed = seed;
+    const std::vector<std::string> notes = p.step_time->notes();  // before the runs that find the capacity
     run.info.capacity_req_s = capacity_of(p, seed);
     run.summary = summarize(run.info, run.outcome);
     add_accuracy_warnings(p, run.summary);
+    for (const std::string& note : notes) run.summary.warnings.push_back("accuracy: " + note);
     return run;
 }
 

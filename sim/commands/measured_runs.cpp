@@ -99,8 +99,14 @@ std::string in_quotes(const std::string& text) {
 
 class Builder {
 public:
-    Builder(const CsvTable& table, fs::path folder, std::uint64_t seed, std::vector<const Row*> rows)
-        : table_(table), folder_(std::move(folder)), seed_(seed), rows_(std::move(rows)), row_(*rows_.front()) {}
+    /// `peer_version`: the engine version of the other rows of its data set, model and GPU; empty: none, or several.
+    Builder(const CsvTable& table, fs::path folder, std::uint64_t seed, std::vector<const Row*> rows, std::string peer_version)
+        : table_(table),
+          folder_(std::move(folder)),
+          seed_(seed),
+          rows_(std::move(rows)),
+          row_(*rows_.front()),
+          peer_version_(std::move(peer_version)) {}
 
     MeasuredRun build() {
         run_.model = need("model");
@@ -143,10 +149,15 @@ private:
         if (const auto dp = whole("dp", 1, 4096); dp.value_or(1) > 1)
             hardware += ", data_parallel_size: " + std::to_string(*dp);
         const std::int64_t ep = whole("ep", 1, 65536).value_or(1);
-        const std::string version = text("engine_version");
+        std::string version = text("engine_version");
+        if (version.empty() && !peer_version_.empty()) {
+            version = peer_version_;
+            run_.assumptions.push_back("engine version not stated: " + version + " as in the other rows of this model");
+        } else if (version.empty()) {
+            run_.assumptions.emplace_back("engine version not stated: synchronous scheduling assumed");
+        }
         const int minor = version_minor(version);
         const bool synchronous = minor < 12;
-        if (version.empty()) run_.assumptions.emplace_back("engine version not stated: synchronous scheduling assumed");
         std::string engine = std::string("{preset: ") + (minor >= 18 ? "vllm-v1" : "vllm-v1-2026-01");
         if (synchronous) engine += ", async_scheduling: false";
         if (ep > 1) engine += ", enable_expert_parallel: true";
@@ -176,13 +187,23 @@ private:
         if (flags.find("kv-cache fp8") != std::string::npos || flags.find("kv_cache_dtype=fp8") != std::string::npos) {
             add("kv_cache_dtype", "fp8");
         }
-        if (lower(text("precision")).starts_with("fp8")) add("quantization", "fp8");
+        const std::string precision = lower(text("precision"));
+        const bool four_bit = spec && (spec->dtype == "mxfp4" || spec->dtype == "nvfp4");
+        if (precision.starts_with("fp8")) add("quantization", "fp8");
+        if (precision.starts_with("mxfp4") && !four_bit) add("quantization", "mxfp4");
+        if ((precision.starts_with("fp4") || precision.starts_with("nvfp4")) && !four_bit) add("quantization", "nvfp4");
+        for (const std::string_view other : {"int8", "awq", "gptq"}) {
+            if (precision.starts_with(other)) add("quantization", std::string(other));
+        }
         // What the client's figures contain beside the engine, measured per campaign; the default of the model elsewhere.
         const std::string source = lower(text("dataset") + " " + text("source"));
         if (source.find("kubecon") != std::string::npos) {
             add("api", "13.5ms");
         } else if (source.find("llmservingsim") != std::string::npos) {
+            // Started for the run, which lasts a minute: the first seconds count. docs/accuracy.md has the figures without.
             add("api", "0ms");
+            add("cold_start", "6s");
+            run_.assumptions.emplace_back("a cold engine: its first 6 s slower");
         }
         return "model: " + in_quotes(run_.model) + "\nhardware: " + hardware + "}\nengine: " + engine + "}\n";
     }
@@ -410,7 +431,8 @@ private:
             std::int64_t known = 0;
             for (const TokenRun& run : a.prompt) known += run.count;
             if (known < a.prompt_tokens) {
-                a.prompt.push_back({own_prompt_base(static_cast<RequestId>(index)), a.prompt_tokens - known});
+                // Not the ids that only one request may have: a later row may name this one as its parent.
+                a.prompt.push_back({prefix_base(index), a.prompt_tokens - known});
             }
         }
         if (out.empty()) throw UserError(file.name() + ":1: error: no requests");
@@ -516,14 +538,19 @@ private:
     std::uint64_t seed_;
     std::vector<const Row*> rows_;
     const Row& row_;
+    std::string peer_version_;
     MeasuredRun run_;
 };
 
-Outcome run_requests(const MeasuredRun& run, const Deployment& deployment, const StepTimeModel& step_time, SimDuration api) {
+Outcome run_requests(const MeasuredRun& run, const BuiltRun& built, const StepTimeModel& step_time, SimDuration api) {
+    const Deployment& deployment = built.deployment;
     SimulationOptions options;
     options.engine = deployment.engine;
     options.replicas = deployment.engine_replicas();
     options.api = api;
+    options.tokenizer_ns = built.scenario.engine.tokenizer_time.ns;
+    options.tokenizer_ns_per_token = built.scenario.engine.tokenizer_time_per_token.ns;
+    options.cold_start = {built.scenario.engine.cold_start, built.scenario.engine.cold_start_slowdown};
     options.max_concurrency = run.concurrency;
     options.stop = &stop_requested();
     config::Diagnostics diagnostics;
@@ -553,8 +580,8 @@ bool row_matches(const CsvTable& table, const Row& row, const std::vector<std::s
     return true;
 }
 
-std::vector<MeasuredRun> read_measured_runs(const CsvTable& table, const std::filesystem::path& folder, std::uint64_t seed,
-                                            const std::vector<std::string>& where) {
+MeasuredRuns read_measured_runs(const CsvTable& table, const std::filesystem::path& folder, std::uint64_t seed,
+                                const std::vector<std::string>& where) {
     table.need({"model", "gpu"});
     constexpr std::array<std::string_view, 6> columns{"ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms",
                                                       "e2e_mean_ms",  "e2e_p99_ms",  "req_s"};
@@ -566,7 +593,15 @@ std::vector<MeasuredRun> read_measured_runs(const CsvTable& table, const std::fi
     // Rows of one run, in the order of their first row. Closed loops and rows without an id stand alone.
     std::vector<std::vector<const Row*>> groups;
     std::map<std::string, std::size_t> known;
+    const auto peers = [&table](const Row& row) {
+        return table.text(row, "dataset") + '\x1f' + table.text(row, "model") + '\x1f' + table.text(row, "gpu");
+    };
+    std::map<std::string, std::string> versions;  // "?": several
     for (const Row& row : table.rows()) {
+        if (const std::string version = table.text(row, "engine_version"); !version.empty()) {
+            const auto [at, added] = versions.emplace(peers(row), version);
+            if (!added && at->second != version) at->second = "?";
+        }
         if (!row_matches(table, row, where)) continue;
         std::string key;
         for (const std::string_view column : {"source", "exp_id", "model", "gpu", "tp", "workload", "engine_version"}) {
@@ -578,14 +613,19 @@ std::vector<MeasuredRun> read_measured_runs(const CsvTable& table, const std::fi
         if (added) groups.emplace_back();
         groups[at->second].push_back(&row);
     }
-    std::vector<MeasuredRun> out;
-    std::string errors;
+    MeasuredRuns out;
     for (const std::vector<const Row*>& rows : groups) {
+        const auto version = versions.find(peers(*rows.front()));
+        const bool one = version != versions.end() && version->second != "?";
         try {
-            out.push_back(Builder(table, folder, seed, rows).build());
-        } catch (const UserError& e) { errors += (errors.empty() ? "" : "\n") + headed(e.what()); }
+            out.runs.push_back(Builder(table, folder, seed, rows, one ? version->second : "").build());
+        } catch (const UserError& e) { out.skipped.push_back(headed(e.what())); }
     }
-    if (!errors.empty()) throw UserError(errors);
+    if (out.runs.empty() && !out.skipped.empty()) {
+        std::string errors;
+        for (const std::string& why : out.skipped) errors += (errors.empty() ? "" : "\n") + why;
+        throw UserError(errors);
+    }
     return out;
 }
 
@@ -605,8 +645,8 @@ BuiltRun build(const MeasuredRun& run, const std::vector<std::string>& overlays,
     return out;
 }
 
-Outcome replay_requests(const MeasuredRun& run, const Deployment& deployment, const StepTimeModel& step_time, SimDuration api) {
-    return run_requests(run, deployment, step_time, api);
+Outcome replay_requests(const MeasuredRun& run, const BuiltRun& built, const StepTimeModel& step_time, SimDuration api) {
+    return run_requests(run, built, step_time, api);
 }
 
 Metrics stage_metrics(const std::vector<RequestRecord>& requests, const MeasuredStage& stage) {
@@ -649,15 +689,16 @@ Metrics stage_metrics(const std::vector<RequestRecord>& requests, const Measured
 Replay replay(const MeasuredRun& run, const std::vector<std::string>& overlays, const std::vector<std::string>& sets) {
     Replay out;
     BuiltRun built = build(run, overlays, sets);
-    out.deployment = std::move(built.deployment);
     config::Diagnostics diagnostics;
-    const auto step_time = make_step_time(built.scenario.step_time, out.deployment, diagnostics);
+    const auto step_time = make_step_time(built.scenario.step_time, built.deployment, diagnostics);
     diagnostics.throw_if_errors();
     out.step_time = step_time->describe();
     const auto begin = std::chrono::steady_clock::now();
-    Outcome outcome = run_requests(run, out.deployment, *step_time, out.deployment.api.value_or(step_time->default_api()));
+    Outcome outcome = run_requests(run, built, *step_time, built.deployment.api.value_or(step_time->default_api()));
     out.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+    out.deployment = std::move(built.deployment);
     if (!outcome.stall_report.empty()) throw UserError(outcome.stall_report);
+    out.notes = step_time->notes();
 
     SimDuration total{};
     for (const SimDuration d : outcome.integrals.bound) total += d;
@@ -698,10 +739,15 @@ Replay replay(const MeasuredRun& run, const std::vector<std::string>& overlays, 
         }
         if (counted > 0) s.context /= static_cast<double>(counted);
         if (ttft > 0) s.queue_share = queue / ttft;
-        if (last > first) {
-            s.load = busy / to_seconds(last - first) /
-                     static_cast<double>(out.deployment.engine.max_num_seqs * out.deployment.engine_replicas());
+        const auto seats = static_cast<double>(out.deployment.engine.max_num_seqs * out.deployment.engine_replicas());
+        if (last > first && !run.concurrency) s.load = busy / to_seconds(last - first) / seats;
+        if (const auto& e2e = stage.measured[static_cast<std::size_t>(Metric::e2e_mean)]; e2e && stage.duration_s > 0) {
+            const auto sent = static_cast<double>(stage.last - stage.first);
+            // What was in the system, or would have to be if all that came were served at once.
+            s.measured_load = sent * *e2e / 1e3 / std::max(stage.duration_s, *e2e / 1e3) / seats;
         }
+        constexpr double near = 0.85;
+        s.near_saturation = s.load > near || s.measured_load > near || s.queue_share > 0.5;
     }
     out.requests = std::move(outcome.requests);
     return out;

@@ -101,6 +101,7 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     p.options.api = p.deployment.api.value_or(p.step_time->default_api());
     p.options.tokenizer_ns = p.scenario.engine.tokenizer_time.ns;
     p.options.tokenizer_ns_per_token = p.scenario.engine.tokenizer_time_per_token.ns;
+    p.options.cold_start = {p.scenario.engine.cold_start, p.scenario.engine.cold_start_slowdown};
     p.options.max_concurrency = p.scenario.workload.max_concurrency;
     // Who gives up, waits at the client or belongs to a class is looked up in the records.
     p.options.keep_requests = p.scenario.output.requests || p.scenario.metrics.exact_percentiles ||

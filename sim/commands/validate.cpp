@@ -41,7 +41,8 @@ Metrics errors_of(const Metrics& measured, const Metrics& simulated) {
 }
 
 /// What is known to make such a row hard; nothing when there is no reason to expect the error.
-std::string reasons(const Scored& row, const Deployment& deployment) {
+std::string reasons(const Scored& row, const Replay& replay) {
+    const Deployment& deployment = replay.deployment;
     std::string out;
     const auto add = [&out](const std::string& text) { out += (out.empty() ? "" : "; ") + text; };
     const ReplayedStage& r = row.replayed;
@@ -53,15 +54,22 @@ std::string reasons(const Scored& row, const Deployment& deployment) {
     known.moe = deployment.model && deployment.model->is_moe();
     known.batch = r.batch_size;
     known.context = r.context;
-    known.load = r.load;
+    known.load = std::max(r.load, r.measured_load);
     known.queue_share_of_ttft = r.queue_share;
     known.concurrency = row.run->concurrency;
+    if (r.measured_load > 0 && r.load > 1.2 * r.measured_load) {
+        add(fmt::format(
+            "simulated at load {}, measured at {}: so close to capacity a step a little too long makes a queue that grows",
+            decimals(r.load, 2), decimals(r.measured_load, 2)));
+        known.load = r.measured_load;
+    }
     for (const std::string& limit : accuracy_limits(known)) add(limit);
     if (r.bound_kv > 0.05)
         add("KV-bound for " + decimals(100 * r.bound_kv, 0) + " % of the time, " + std::to_string(r.preemptions) +
             " preemptions");
     if (r.bound_seats > 0.2 && !row.run->concurrency)
         add("out of seats for " + decimals(100 * r.bound_seats, 0) + " % of the time");
+    for (const std::string& note : replay.notes) add(note);
     for (const std::string& assumed : row.run->assumptions) add(assumed);
     const auto is = [&](Metric metric, double at_least) {
         const auto& e = row.error[static_cast<std::size_t>(metric)];
@@ -81,9 +89,10 @@ struct Mape {
     double median = 0;
 };
 
-Mape mape(const std::vector<Scored>& rows, std::string_view group, std::size_t metric) {
+Mape mape(const std::vector<Scored>& rows, std::string_view group, std::size_t metric, bool saturated_too = true) {
     std::vector<double> values;
     for (const Scored& row : rows) {
+        if (row.replayed.near_saturation && !saturated_too) continue;
         if (row.error[metric] && (group.empty() || row.group == group)) values.push_back(std::abs(*row.error[metric]));
     }
     Mape out;
@@ -149,6 +158,7 @@ std::string as_csv(const std::vector<Scored>& rows, const std::vector<std::strin
 
 struct Totals {
     std::size_t runs = 0;
+    std::size_t skipped = 0;
     double milliseconds = 0;
     double slowest = 0;
     std::vector<std::string> step_times;
@@ -156,28 +166,39 @@ struct Totals {
 };
 
 std::string heading(const std::vector<Scored>& rows, const Totals& t) {
-    return std::to_string(rows.size()) + " rows of " + std::to_string(t.runs) + " runs; a run takes " +
+    const std::string skipped =
+        t.skipped > 0 ? fmt::format(", {} more skipped (reasons on standard error)", t.skipped) : std::string();
+    return std::to_string(rows.size()) + " rows of " + std::to_string(t.runs) + " runs" + skipped + "; a run takes " +
            decimals(t.milliseconds / static_cast<double>(std::max<std::size_t>(1, t.runs)), 1) +
            " ms to simulate, the slowest " + decimals(t.slowest, 1) + " ms";
 }
 
+/// Rows for which TTFT is hardly predictable.
+std::int64_t saturated(const std::vector<Scored>& rows) {
+    return std::count_if(rows.begin(), rows.end(), [](const Scored& row) { return row.replayed.near_saturation; });
+}
+std::string without_saturated(const std::vector<Scored>& rows) {
+    return fmt::format("without {} near saturation", saturated(rows));
+}
+
 std::string as_table(const std::vector<Scored>& rows, const std::vector<std::string>& groups, const Totals& totals) {
-    std::size_t width = 9;
+    std::size_t width = saturated(rows) > 0 ? without_saturated(rows).size() + 1 : 9;
     for (const std::string& group : groups) width = std::max(width, group.size() + 1);
     std::string out =
         heading(rows, totals) + "\nMAPE in %, mean / median over the rows that have the figure\n\n" + padded("", width);
     for (const std::string_view name : metric_names) out += padded(std::string(name), 16);
     out += "\n";
-    const auto add = [&](const std::string& name, std::string_view group) {
+    const auto add = [&](const std::string& name, std::string_view group, bool saturated_too = true) {
         out += padded(name, width, false);
         for (std::size_t m = 0; m < metric_names.size(); ++m) {
-            const Mape e = mape(rows, group, m);
+            const Mape e = mape(rows, group, m, saturated_too);
             out += padded(e.n > 0 ? percent(e.mean) + " / " + percent(e.median) : "-", 16);
         }
         out += "\n";
     };
     for (const std::string& group : groups) add(group, group);
     add("overall", "");
+    if (saturated(rows) > 0) add(without_saturated(rows), "", false);
     for (const std::string& line : totals.per_request) out += "\n" + line + "\n";
     out += "\nworst rows (signed error in %)\n";
     for (const Scored* row : worst_rows(rows, 10)) {
@@ -194,16 +215,18 @@ std::string as_markdown(const std::vector<Scored>& rows, const std::vector<std::
     out += "\n|---|";
     for (std::size_t m = 0; m < metric_names.size(); ++m) out += "---:|";
     out += "\n";
-    const auto add = [&](const std::string& name, std::string_view group) {
+    const auto add = [&](const std::string& name, std::string_view group, bool saturated_too = true) {
         out += "| " + name + " |";
         for (std::size_t m = 0; m < metric_names.size(); ++m) {
-            const Mape e = mape(rows, group, m);
+            const Mape e = mape(rows, group, m, saturated_too);
             out += e.n > 0 ? fmt::format(" {} / {} ({}) |", percent(e.mean), percent(e.median), e.n) : " |";
         }
         out += "\n";
     };
     for (const std::string& group : groups) add(group, group);
     if (groups.size() > 1) add("overall", "");
+    const auto flagged = static_cast<std::size_t>(saturated(rows));
+    if (flagged > 0 && flagged < rows.size()) add(without_saturated(rows), "", false);
     for (const std::string& line : totals.per_request) out += "\n" + line + "\n";
     out += "\nWorst rows, signed error in %:\n\n";
     for (const Scored* row : worst_rows(rows, 10)) {
@@ -238,7 +261,7 @@ void write_rows(const std::filesystem::path& path, const std::vector<Scored>& ro
     AtomicFile file(path);
     std::string header = "dataset,label,line,model,gpu,tp";
     for (const std::string_view name : metric_names) { header += fmt::format(",{0}_measured,{0}_simulated", name); }
-    file.write(header + ",why\n");
+    file.write(header + ",load,measured_load,near_saturation,why\n");
     for (const Scored& row : rows) {
         std::string line = cell(row.group) + "," + cell(row.stage->label) + "," + std::to_string(row.stage->line) + "," +
                            cell(row.run->model) + "," + cell(row.run->gpu) + "," +
@@ -247,6 +270,9 @@ void write_rows(const std::filesystem::path& path, const std::vector<Scored>& ro
             const auto text = [](const std::optional<double>& v) { return v ? decimals(*v, 6) : std::string(); };
             line += fmt::format(",{},{}", text(row.stage->measured[m]), text(row.replayed.simulated[m]));
         }
+        const auto load = [](double value) { return value > 0 ? decimals(value, 4) : std::string(); };
+        line += fmt::format(",{},{},{}", load(row.replayed.load), load(row.replayed.measured_load),
+                            row.replayed.near_saturation ? 1 : 0);
         file.write(line + "," + cell(row.why) + "\n");
     }
     file.commit();
@@ -279,15 +305,15 @@ int validate_command(const std::vector<std::string>& args) {
     const std::string by = given->text("by").value_or("dataset");
     if (given->has("by")) table.need({by});
     const auto seed = static_cast<std::uint64_t>(given->integer("seed", 0, std::int64_t{1} << 62).value_or(1));
-    const std::vector<MeasuredRun> runs =
-        read_measured_runs(table, std::filesystem::path(file).parent_path(), seed, given->all("where"));
+    const auto [runs, unread] = read_measured_runs(table, std::filesystem::path(file).parent_path(), seed, given->all("where"));
     if (runs.empty()) throw UserError("error: " + file + ": no rows" + (given->has("where") ? " for which --where holds" : ""));
 
     std::vector<Scored> rows;
     std::vector<std::string> groups;
     Totals totals;
     std::string refused;
-    std::size_t refusals = 0;
+    std::size_t refusals = unread.size();
+    for (const std::string& why : unread) refused += (refused.empty() ? "" : "\n") + why;
     for (const MeasuredRun& run : runs) {
         throw_if_stopped();
         Replay done;
@@ -318,12 +344,15 @@ int validate_command(const std::vector<std::string>& args) {
                 const auto& e = row.error[static_cast<std::size_t>(m)];
                 if (e) row.worst = std::max(row.worst, std::abs(*e));
             }
-            row.why = reasons(row, done.deployment);
+            row.why = reasons(row, done);
             if (std::find(groups.begin(), groups.end(), row.group) == groups.end()) groups.push_back(row.group);
         }
     }
     if (rows.empty()) throw UserError(refused);
-    if (refusals > 0) log_warning(refused);
+    totals.skipped = refusals;
+    if (refusals > 0) {
+        log_warning(fmt::format("{} skipped:\n{}", refusals == 1 ? "1 run is" : fmt::format("{} runs are", refusals), refused));
+    }
     std::sort(groups.begin(), groups.end());
     if (const auto path = given->text("rows")) write_rows(*path, rows);
     print(format == "csv"        ? as_csv(rows, groups)

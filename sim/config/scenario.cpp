@@ -114,7 +114,13 @@ const Schema<EngineConfig>& engine_schema() {
             .by_default("0us"),
         field("tokenizer_time_per_token", &EngineConfig::tokenizer_time_per_token, "and for each of its prompt tokens",
               Range{0, 86'400})
-            .by_default("0us")};
+            .by_default("0us"),
+        field("cold_start", &EngineConfig::cold_start,
+              "a freshly started engine is slower until so long after the first arrival", Range{0, 86'400})
+            .by_default("0s"),
+        field("cold_start_slowdown", &EngineConfig::cold_start_slowdown,
+              "share by which its first step takes longer, falling to 0 over cold_start", Range{0, 100})
+            .by_default("0.4")};
     return schema;
 }
 

@@ -42,6 +42,7 @@ std::optional<double> saturated_rate(const SimulationOptions& options, const Ste
     plain.measured_end.reset();
     plain.window = {};
     plain.engine.max_queued_requests = -1;  // all are to be served
+    plain.cold_start = {};
     Backlog backlog(workload, most);
     Outcome outcome;
     try {

@@ -70,6 +70,7 @@ public:
             reserve_requests(*n);
         }
         for (std::int64_t i = 0; i < options.replicas; ++i) add_replica(i, step_time);
+        for (const auto& replica : replicas_) replica->start_cold(options.cold_start);
         if (options.itl_per_request) {
             for (const auto& replica : replicas_) replica->keep_gaps();
         }

@@ -119,7 +119,8 @@ constexpr NamedConstant kernel_constants[] = {{"eb", &StepTimeConstants::eb},
                                               {"mef", &StepTimeConstants::mef},
                                               {"mp", &StepTimeConstants::mp},
                                               {"fp8_factor", &StepTimeConstants::fp8_factor},
-                                              {"fp4_expert_speed", &StepTimeConstants::fp4_expert_speed}};
+                                              {"fp4_expert_speed", &StepTimeConstants::fp4_expert_speed},
+                                              {"fp4_expert_flops", &StepTimeConstants::fp4_expert_flops}};
 
 const Schema<StepTimeConstants>& constants_schema() {
     const auto f = [](std::string_view key, Constant member) { return field(key, member, "", config::non_negative); };
@@ -150,6 +151,7 @@ const Schema<StepTimeConstants>& constants_schema() {
                                   f("mp", &C::mp),
                                   f("fp8_factor", &C::fp8_factor),
                                   f("fp4_expert_speed", &C::fp4_expert_speed),
+                                  f("fp4_expert_flops", &C::fp4_expert_flops),
                                   f("sm_count", &C::sm_count).need(),
                                   f("bf16_tflops", &C::bf16_tflops).need(),
                                   f("bandwidth_gb_s", &C::bandwidth_gb_s).need(),
@@ -191,7 +193,7 @@ void fill_blanks(StepTimeConstants& row, std::span<const StepTimeConstants> rows
 
 bool has_blank(const StepTimeConstants& row) {
     return std::any_of(std::begin(kernel_constants), std::end(kernel_constants), [&](const NamedConstant& constant) {
-        return constant.key != "fp8_factor" && constant.key != "fp4_expert_speed" && std::isnan(row.*constant.member);
+        return !constant.key.starts_with("fp") && std::isnan(row.*constant.member);
     });
 }
 

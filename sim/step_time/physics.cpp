@@ -145,17 +145,18 @@ PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment&
     const bool fp8 = model_.dtype == "fp8" && deployment.gpu->fp8_tflops > 0;
     // Between 1.5 and 2 by the few fp8 runs there are; not fitted per GPU.
     const double fp8_factor = std::isnan(c_.fp8_factor) ? 1.5 : c_.fp8_factor;
-    linear_ = {bytes_per_weight(model_.dtype), fp8 ? flops_ * fp8_factor : flops_};
+    const bool four_bit = model_.dtype == "mxfp4" || model_.dtype == "nvfp4";
+    const bool fp4_units = four_bit && deployment.gpu->fp4_tflops > 0;  // taken to gain what fp8 gains: nothing was measured
+    linear_ = {bytes_per_weight(model_.dtype), fp8 || fp4_units ? flops_ * fp8_factor : flops_};
     kept_ = {model_.dtype == "float32" ? 4.0 : 2.0, flops_};
     experts_ = linear_;
-    const bool fp4 =
-        model_.is_moe() && (model_.dtype == "mxfp4" || model_.dtype == "nvfp4") && !(deployment.gpu->fp4_tflops > 0);
-    if (fp4) {
+    if (four_bit && !fp4_units && model_.is_moe()) {
         // Fitted on H200 alone.
         const bool assumed = std::isnan(c_.fp4_expert_speed);
         expert_speed_ = assumed ? 0.75 : c_.fp4_expert_speed;
-        description_ += "; 4-bit experts at " + shortest(expert_speed_) + " of the 16-bit kernels' speed" +
-                        (assumed ? ", assumed as on H200" : "");
+        expert_flops_ = std::isnan(c_.fp4_expert_flops) ? 0.3 : c_.fp4_expert_flops;
+        description_ += "; 4-bit experts at " + shortest(expert_speed_) + " of the 16-bit kernels' bandwidth and " +
+                        shortest(expert_flops_) + " of their FLOP rate" + (assumed ? ", assumed as on H200" : "");
     }
     if (model_.dtype == "mxfp4") linear_ = kept_;  // only the experts are stored so
 
@@ -175,6 +176,7 @@ PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment&
     if (model_.is_mla()) description_ += "; latent attention derived, not fitted";
     if (windowed_) description_ += "; windows at the efficiencies of full attention";
     if (model_.layers_of("linear") > 0) description_ += "; recurrent layers derived, not fitted";
+    if (fp4_units) description_ += "; 4-bit weights at the FLOP rate of fp8, assumed";
     if (fp8) description_ += "; fp8 factor " + shortest(fp8_factor) + (std::isnan(c_.fp8_factor) ? " assumed" : "");
     if (deployment.pipeline_parallel_size > 1) description_ += "; pipeline stages one after another";
 }
@@ -296,8 +298,8 @@ double PhysicsModel::experts(double t) const {
     const double pairs = all * k / sharers;
     const double bytes = touched * 3 * hidden_ * width * experts_.weight_bytes + 2 * pairs * (2 * hidden_ + 3 * width);
     double us =
-        c_.mt0 + p_norm(bytes / (bandwidth_ * c_.meb), 6 * pairs * hidden_ * width / (experts_.flop_us * c_.mef), c_.mp);
-    us /= expert_speed_;
+        c_.mt0 / expert_speed_ + p_norm(bytes / (bandwidth_ * c_.meb * expert_speed_),
+                                        6 * pairs * hidden_ * width / (experts_.flop_us * c_.mef * expert_flops_), c_.mp);
     us += gemm(t, e, hidden_, kept_);
     if (data_ranks_ > 1) us += 2 * (c_.ar_a + (data_ranks_ - 1) * 2 * t * hidden_ / (link_ * c_.ar_e));
     if (model_.moe.shared_intermediate > 0) {

@@ -20,7 +20,8 @@
 //   head            gemm(sampled, V, h) + s0 + s1 sampled
 //   between steps   0 with asynchronous scheduling, else 1000 us + 22 us n
 // fp8 weights: w = 1 and F times fp8_factor in GEMM and experts; head and router stay 16 bit. 4-bit experts (mxfp4, nvfp4) on a
-// card without fp4 units are unpacked in the kernel: mt0 + |...| is divided by fp4_expert_speed.
+// card without fp4 units are unpacked in the kernel: mt0 and the bytes' time are divided by fp4_expert_speed, the FLOPs' by
+// fp4_expert_flops. On a card with fp4 units: F times fp8_factor, assumed.
 // Expert parallelism: a rank has E/ranks whole experts (i, not i/tp; ranks = tp dp) and, spread evenly, T k/ranks of the
 // token-expert pairs. Data-parallel ranks of a model with experts share them (a slice i/ranks each without expert parallelism)
 // and step together: T of the experts is dp T, every rank taken to have as many tokens as this one, and gathering them and
@@ -121,7 +122,8 @@ private:
     double flops_;           // FLOP/us
     double link_;            // bytes/us
     Precision linear_, kept_, experts_;
-    double expert_speed_ = 1;  // of kernels that unpack 4-bit weights, relative to those of 16 bit
+    double expert_speed_ = 1;  // bandwidth of kernels that unpack 4-bit weights, relative to those of 16 bit
+    double expert_flops_ = 1;  // and their FLOP rate
     double expert_ranks_ = 1;  // that share the experts: tensor x data parallel
     double data_ranks_ = 1;
     bool whole_experts_ = false;  // expert parallelism

@@ -55,6 +55,7 @@ public:
     [[nodiscard]] std::string describe() const override {
         return whole_->describe() + ", filled with as many micro-batches as there are stages; derived, not fitted";
     }
+    [[nodiscard]] std::vector<std::string> notes() const override { return whole_->notes(); }
     [[nodiscard]] SimDuration default_api() const override { return whole_->default_api(); }
 
 private:

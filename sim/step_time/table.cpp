@@ -102,6 +102,8 @@ struct Csv {
 struct Beyond {
     bool extrapolate = false;
     const std::string* file = nullptr;
+    /// By axis: the farthest value asked for, and the last profiled one.
+    std::map<std::string, std::pair<double, double>, std::less<>>* farthest = nullptr;
 };
 
 /// Linear interpolation over nested axes, each inner one with values of its own.
@@ -138,6 +140,9 @@ public:
                 throw UserError("step_time table: " + std::string(names.front()) + " " + decimals(x, 0) +
                                 " is outside the profile's " + decimals(keys_.front(), 0) + " to " + decimals(keys_.back(), 0) +
                                 " (" + *beyond.file + "); profile further, or set step_time.extrapolate: true");
+            } else {
+                const auto [at, added] = beyond.farthest->try_emplace(std::string(names.front()), x, keys_.back());
+                if (!added && x > at->second.first) at->second = {x, keys_.back()};
             }
         }
         const auto above = static_cast<std::size_t>(std::lower_bound(keys_.begin(), keys_.end(), x) - keys_.begin());
@@ -250,6 +255,14 @@ public:
         return round_step(us * 1e3);
     }
     [[nodiscard]] std::string describe() const override { return description_; }
+    [[nodiscard]] std::vector<std::string> notes() const override {
+        std::vector<std::string> out;
+        for (const auto& [axis, reached] : farthest_) {
+            out.push_back("extrapolated beyond the profile: " + axis + " up to " + decimals(reached.first, 0) +
+                          ", profiled up to " + decimals(reached.second, 0));
+        }
+        return out;
+    }
 
 private:
     static void read_layers(const fs::path& path, std::string_view axis, std::map<std::string, Grid, std::less<>>& out,
@@ -282,7 +295,7 @@ private:
         const auto found = dense_.find(name);
         if (found == dense_.end()) return 0;
         const std::array<std::string_view, 1> names{axis};
-        return found->second.at({&at, 1}, names, {extrapolate_, &file});
+        return found->second.at({&at, 1}, names, {extrapolate_, &file, &farthest_});
     }
 
     [[nodiscard]] double token_layers(std::int64_t tokens) const {
@@ -301,7 +314,7 @@ private:
             const double touched = e * (1 - std::pow(1 - static_cast<double>(model_.moe.top_k) / e, t));
             const std::array<double, 2> point{t, touched};
             static constexpr std::array<std::string_view, 2> names{"tokens", "activated_experts"};
-            us += sparse * moe_.at(point, names, {extrapolate_, &moe_file_}, true);
+            us += sparse * moe_.at(point, names, {extrapolate_, &moe_file_, &farthest_}, true);
         }
         if (tp_ > 1) {
             const double bytes = 2 * t * static_cast<double>(model_.hidden);
@@ -321,7 +334,7 @@ private:
 
     [[nodiscard]] double attention(const std::array<double, 4>& point) const {
         static constexpr std::array<std::string_view, 4> names{"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"};
-        return attention_.at(point, names, {extrapolate_, &attention_file_});
+        return attention_.at(point, names, {extrapolate_, &attention_file_, &farthest_});
     }
 
     /// One layer.
@@ -366,6 +379,7 @@ private:
     std::string source_;
     std::string description_;
     mutable std::map<std::int64_t, double> token_cache_;
+    mutable std::map<std::string, std::pair<double, double>, std::less<>> farthest_;
 };
 
 }  // namespace

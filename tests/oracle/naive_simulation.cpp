@@ -405,7 +405,7 @@ private:
         replica.look = true;
         if (is(LoopMutation::async_wakes_on_arrival) && replica.executing && replica.scheduled &&
             replica.scheduled->batch.empty()) {
-            replica.scheduled = schedule(tracked_[id].replica);
+            replica.scheduled = schedule(tracked_[id].replica, replica.end);
         }
     }
 
@@ -449,7 +449,7 @@ private:
     void schedule_sync(std::size_t r) {
         Replica& replica = replicas_[r];
         while (replica.engine.unfinished()) {
-            PricedBatch next = schedule(r);
+            PricedBatch next = schedule(r, now_);
             if (!next.batch.empty()) {
                 start(r, std::move(next));
                 return;
@@ -464,7 +464,7 @@ private:
         while (true) {
             if (replica.scheduled && !replica.scheduled->batch.empty()) {
                 start(r, *std::exchange(replica.scheduled, std::nullopt));
-                replica.scheduled = schedule(r);  // its record closes when the batch just started ends
+                replica.scheduled = schedule(r, replica.end);  // its record closes when the batch just started ends
                 return;
             }
             if (!replica.engine.unfinished()) {
@@ -473,7 +473,7 @@ private:
             }
             // Nothing is in flight: the result of the batch before (none, or one without rows) is there at once.
             const std::optional<PricedBatch> before = replica.scheduled;
-            PricedBatch next = schedule(r);
+            PricedBatch next = schedule(r, now_);
             close(r, next, before ? &before->batch : nullptr);
             replica.scheduled = next;
             if (next.batch.empty() && next.batch.record.preempted.empty()) return;
@@ -486,7 +486,7 @@ private:
         replica.executing = std::move(batch);
     }
 
-    PricedBatch schedule(std::size_t r) {
+    PricedBatch schedule(std::size_t r, SimTime starts) {
         Replica& replica = replicas_[r];
         PricedBatch priced;
         priced.batch = replica.engine.schedule(replica.next_step++);
@@ -559,6 +559,12 @@ private:
             for (const auto& [window, sum] : attended) windows.push_back({window.first, window.second, sum});
             shape.windows = windows;
             priced.duration = step_time_.duration(shape);
+            const SimDuration since = starts - out_.first_arrival;
+            if (const ColdStart& cold = options_.cold_start; since < cold.length) {
+                const double share = static_cast<double>(since.count()) / static_cast<double>(cold.length.count());
+                priced.duration =
+                    round_step(static_cast<double>(priced.duration.count()) * (1 + cold.slowdown * (1 - share)));
+            }
             KVSIM_CHECK(priced.duration >= SimDuration(1), "a step takes at least 1 ns");
             ++out_.counters.steps;
             out_.counters.rows += shape.sequences;

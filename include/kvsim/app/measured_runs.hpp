@@ -82,10 +82,15 @@ struct MeasuredRun {
     std::vector<std::string> assumptions;      ///< what the row leaves open and how it was filled
 };
 
+struct MeasuredRuns {
+    std::vector<MeasuredRun> runs;
+    std::vector<std::string> skipped;  ///< "FILE:LINE: error: why" of each run whose rows cannot be used
+};
+
 /// Reads rows and the files beside them (FOLDER/lss_workload_NAME.csv: arrivals and lengths; FOLDER/lss_EXP_ID.csv: timings per
-/// request, `/` in EXP_ID as `_`). `where`: only rows for which it holds. Throws UserError for a malformed file.
-std::vector<MeasuredRun> read_measured_runs(const CsvTable& table, const std::filesystem::path& folder, std::uint64_t seed,
-                                            const std::vector<std::string>& where);
+/// request, `/` in EXP_ID as `_`). `where`: only rows for which it holds. Throws UserError when no row can be used.
+MeasuredRuns read_measured_runs(const CsvTable& table, const std::filesystem::path& folder, std::uint64_t seed,
+                                const std::vector<std::string>& where);
 
 /// `column=value` or `column!=value`, all of which must hold. Throws UserError when the column is unknown.
 bool row_matches(const CsvTable& table, const CsvTable::Row& row, const std::vector<std::string>& where);
@@ -93,10 +98,13 @@ bool row_matches(const CsvTable& table, const CsvTable::Row& row, const std::vec
 /// What a replay tells about one row.
 struct ReplayedStage {
     Metrics simulated;
-    double batch_size = 0;                                   ///< rows per step, whole run
-    double context = 0;                                      ///< tokens: prompt + half the output, mean over its requests
-    double queue_share = 0;                                  ///< of the TTFT, mean over its requests
-    double load = 0;                                         ///< requests in the system over seats, mean
+    double batch_size = 0;     ///< rows per step, whole run
+    double context = 0;        ///< tokens: prompt + half the output, mean over its requests
+    double queue_share = 0;    ///< of the TTFT, mean over its requests
+    double load = 0;           ///< requests in the system over seats, mean; 0: closed loop
+    double measured_load = 0;  ///< the same by Little's law from what was measured; 0: not known
+    /// Of an open loop simulated or measured at a load above 0.85, or of TTFT that is mostly queueing.
+    bool near_saturation = false;
     double bound_kv = 0, bound_seats = 0, bound_budget = 0;  ///< shares of the run's time
     std::int64_t preemptions = 0;
     std::int64_t not_completed = 0;
@@ -104,7 +112,8 @@ struct ReplayedStage {
 
 struct Replay {
     Deployment deployment;
-    std::string step_time;  ///< its description
+    std::string step_time;           ///< its description
+    std::vector<std::string> notes;  ///< where it went beyond its measurements
     std::vector<ReplayedStage> stages;
     std::vector<RequestRecord> requests;
     double milliseconds = 0;  ///< of this machine's time for the simulation alone
@@ -112,14 +121,14 @@ struct Replay {
 
 /// The scenario with the overlay files merged and `sets` applied, replayed. Throws UserError when it cannot be built or run.
 Replay replay(const MeasuredRun& run, const std::vector<std::string>& overlays, const std::vector<std::string>& sets);
-/// Only the requests' records; for a fit that runs it many times over. `step_time` and `api` replace the deployment's.
-Outcome replay_requests(const MeasuredRun& run, const Deployment& deployment, const StepTimeModel& step_time, SimDuration api);
 /// The deployment of the run's scenario and the scenario itself.
 struct BuiltRun {
     config::Scenario scenario;
     Deployment deployment;
 };
 BuiltRun build(const MeasuredRun& run, const std::vector<std::string>& overlays, const std::vector<std::string>& sets);
+/// Only the requests' records; for a fit that runs it many times over. `step_time` and `api` replace the scenario's.
+Outcome replay_requests(const MeasuredRun& run, const BuiltRun& built, const StepTimeModel& step_time, SimDuration api);
 /// The figures of requests [first, last) of a replay.
 Metrics stage_metrics(const std::vector<RequestRecord>& requests, const MeasuredStage& stage);
 

@@ -71,6 +71,8 @@ struct EngineConfig {
     std::optional<SimDuration> api;         ///< front-end time between arrival and the waiting queue
     FineDuration tokenizer_time;            ///< of the front end's one tokenizer, per request
     FineDuration tokenizer_time_per_token;  ///< and per prompt token
+    SimDuration cold_start{};               ///< 0: the engine is warm from the beginning
+    double cold_start_slowdown = 0.4;
 };
 
 struct SloConfig {

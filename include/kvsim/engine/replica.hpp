@@ -17,6 +17,7 @@
 #include "kvsim/engine/fast_engine.hpp"
 #include "kvsim/engine/outcome.hpp"
 #include "kvsim/engine/step_record.hpp"
+#include "kvsim/model/cold_start.hpp"
 #include "kvsim/model/step_time.hpp"
 
 namespace kvsim {
@@ -105,7 +106,8 @@ public:
     /// The end of the batch in progress, or never.
     [[nodiscard]] SimTime next_time() const { return flying_ ? end_ : never; }
     /// Integration begins (first arrival of the run).
-    void begin(SimTime now) { bound_since_ = idle_since_ = now; }
+    void begin(SimTime now) { bound_since_ = idle_since_ = begin_ = now; }
+    void start_cold(const ColdStart& cold) { cold_ = cold; }
     [[nodiscard]] std::string describe() const { return engine_.describe(); }
     /// (request, received output tokens) of those still here when a run has stalled.
     [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const { return engine_.left_over(); }
@@ -200,7 +202,7 @@ public:
     /// `last_finish`.
     void run_ahead(SimTime horizon, SimTime last_finish) {
         if constexpr (fast) {
-            if (!flying_ || end_ >= horizon || !engine_.steady() || on_step_) return;
+            if (!flying_ || end_ >= horizon || !engine_.steady() || on_step_ || cold_.lasts(end_ - begin_)) return;
             Batch* const next = has_next_ ? next_ : nullptr;
             const std::int64_t rows = engine_.decoders();
             const DecodeLine* const line = prices_.line(rows);
@@ -302,7 +304,7 @@ private:
         const bool async = engine_.args().async_scheduling;
         do {
             const std::int64_t before = has_next_ ? next_->step : StepRecord::none;
-            schedule_into(*current_, now);
+            schedule_into(*current_, now, now);
             if (async) {
                 if (record_open_) close_record(before, now);
                 has_next_ = current_->empty();
@@ -326,10 +328,11 @@ private:
         flying_ = true;
         end_ = now + current_->duration;
         has_next_ = engine_.args().async_scheduling;
-        if (has_next_) schedule_into(*next_, now);
+        if (has_next_) schedule_into(*next_, now, end_);
     }
 
-    void schedule_into(Batch& batch, SimTime now) {
+    /// `starts`: when the batch is launched.
+    void schedule_into(Batch& batch, SimTime now, SimTime starts) {
         engine_.schedule(batch, now);
         set_bound(batch.bound, now);
         if (const std::int64_t lost = preempted(batch); lost > 0) {
@@ -338,7 +341,7 @@ private:
             fruitless_preemptions_ += lost;
         }
         if (!batch.empty()) {
-            batch.duration = prices_.price(batch.shape);
+            batch.duration = cold_.slowed(prices_.price(batch.shape), starts - begin_);
             KVSIM_CHECK(batch.duration >= SimDuration(1), "a step takes at least 1 ns");
             ++counters_.steps;
             counters_.rows += batch.shape.sequences;
@@ -394,6 +397,7 @@ private:
 
     AnyEngine engine_;
     DecodePrices prices_;
+    ColdStart cold_;
     Counters& counters_;
     Integrals& integrals_;
     StepSink on_step_;
@@ -405,6 +409,7 @@ private:
     bool has_next_ = false;  // next_ was scheduled (possibly without rows) and not launched yet
     bool due_ = false;       // schedule() should run at the next start_step()
     SimTime end_{};
+    SimTime begin_{};  // the first arrival
 
     // The state as account() saw it last, since when, and what it has summed up.
     Bound bound_ = Bound::no_waiting;

@@ -8,6 +8,7 @@
 #include "kvsim/config/scenario.hpp"
 #include "kvsim/engine/outcome.hpp"
 #include "kvsim/engine/step_record.hpp"
+#include "kvsim/model/cold_start.hpp"
 #include "kvsim/model/engine_args.hpp"
 #include "kvsim/model/router.hpp"
 #include "kvsim/model/step_time.hpp"
@@ -25,6 +26,7 @@ struct SimulationOptions {
     double tokenizer_ns =
         0;  ///< one server that takes requests in order of arrival: so long each, before api; as api part of TTFT
     double tokenizer_ns_per_token = 0;            ///< and per prompt token
+    ColdStart cold_start;                         ///< off
     std::optional<std::int64_t> max_concurrency;  ///< requests issued and not finished; the others wait at the client
     /// Where requests wait at the client their latencies count from when they were meant to be sent, not from when they were.
     bool latency_from_intended = false;

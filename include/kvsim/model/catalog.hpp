@@ -156,7 +156,7 @@ struct StepTimeConstants {
     double ar_a = blank, ar_a2 = blank, ar_e = blank;                                         // all-reduce
     double mt0 = blank, meb = blank, mef = blank, mp = blank;                                 // experts
     double fp8_factor = blank;                                                                // FLOP rate of fp8 kernels
-    double fp4_expert_speed = blank;                                                          // 4-bit experts, no fp4 units
+    double fp4_expert_speed = blank, fp4_expert_flops = blank;                                // 4-bit experts, no fp4 units
     double sm_count = blank, bf16_tflops = blank, bandwidth_gb_s = blank, link_gb_s = blank;  // the card
     std::string source;
 };

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kvsim/base/units.hpp"
 
@@ -70,6 +71,8 @@ public:
     [[nodiscard]] virtual bool needs_context_range() const { return false; }
     /// One line for the output: tier, source of the constants, expected error.
     [[nodiscard]] virtual std::string describe() const = 0;
+    /// What the steps priced so far asked for beyond its measurements, a sentence each.
+    [[nodiscard]] virtual std::vector<std::string> notes() const { return {}; }
     /// Front-end time between arrival and the waiting queue when the scenario sets none.
     [[nodiscard]] virtual SimDuration default_api() const { return SimDuration::zero(); }
 };

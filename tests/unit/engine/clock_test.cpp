@@ -140,6 +140,18 @@ TEST_CASE("clock: one tokenizer takes requests in order of arrival, a part of tt
     });
 }
 
+TEST_CASE("clock: a cold engine's steps take longer, the less the later they start") {
+    SimulationOptions options = roomy();
+    options.cold_start = {SimDuration(40), 0.5};
+    // From the first arrival at 100: at 0 a step takes 10 x 1.5, at 15 10 x (1 + 0.5 x 25/40) = 13, at 28 10 x 1.15 = 12 (half
+    // up), from 40 on 10.
+    in_both_forms(options, {{100, 1, 5}, {200, 1, 2}}, [](const Outcome& o) {
+        check_latencies(o, {{0, 15, 15 + 13 + 12 + 10 + 10}, {0, 10, 20}});
+    });
+    options.engine.async_scheduling = true;  // a step is decided while another runs, but starts when that one ends
+    in_both_forms(options, {{100, 1, 5}}, [](const Outcome& o) { check_latencies(o, {{0, 15, 60}}); });
+}
+
 TEST_CASE("clock: with max_concurrency a request arrives when one leaves") {
     SimulationOptions options = roomy();
     options.max_concurrency = 2;

@@ -107,7 +107,10 @@ TEST_CASE("table: outside the grid is an error that says where, or a straight li
     }
     CHECK_THROWS_AS(static_cast<void>(strict->duration(decode(4, 400))), UserError);  // n_decode
     const double layer = 2 * 1 + (10 + 0.1 * 0) + 1 + 5 + 20 + 3 + 7 + 28;            // 8 + 10 * 2000 / 1000
+    CHECK(free->notes().empty());
     CHECK(us(*free, decode(1, 2016)) == doctest::Approx(6 + 32 * layer + 110).epsilon(1e-9));
+    REQUIRE(free->notes().size() == 1);
+    CHECK(free->notes().front() == "extrapolated beyond the profile: kv_decode up to 2016, profiled up to 1016");
 }
 
 TEST_CASE("table: uneven contexts lie between the mean's time and the longest's by alpha") {
