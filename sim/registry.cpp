@@ -37,6 +37,7 @@ std::span<const Entry<MakeStepTime>> step_time_models() {
 
 // ---- batch policies: named by a preset, or by engine.batching ----------------------------------------------------------
 
+std::unique_ptr<Scheduler> make_vllm_v0_batching(Engine&);
 std::unique_ptr<Scheduler> make_vllm_v1_batching(Engine&);
 static std::vector<config::FieldDoc> no_docs() {
     return {};
@@ -46,6 +47,8 @@ std::span<const Entry<MakeScheduler>> schedulers() {
     static constexpr Entry<MakeScheduler> table[] = {
         {"vllm-v1", "running requests first, prompts in chunks beside them (vLLM V1, main of 2026-05-29)", no_docs,
          make_vllm_v1_batching},
+        {"vllm-v0", "whole prompts before decodes, or chunks beside them; recompute or swap (vLLM V0, 0.8.5 and 0.6.3)", no_docs,
+         make_vllm_v0_batching},
     };
     return table;
 }
@@ -55,11 +58,13 @@ std::span<const Entry<MakeScheduler>> schedulers() {
 #define KVSIM_RECORDING(name)                \
     bool is_##name##_recording(const Json&); \
     std::unique_ptr<Recording> open_##name##_recording(const Json&, const std::string&)
+KVSIM_RECORDING(vllm_v0);
 KVSIM_RECORDING(vllm_v1);
 #undef KVSIM_RECORDING
 
 std::span<const Entry<OpenRecording>> conformance_formats() {
     static constexpr Entry<OpenRecording> table[] = {
+        {"vllm-v0", "vLLM V0", no_docs, {is_vllm_v0_recording, open_vllm_v0_recording}},
         {"vllm-v1", "vLLM V1", no_docs, {is_vllm_v1_recording, open_vllm_v1_recording}},
     };
     return table;

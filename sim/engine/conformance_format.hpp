@@ -8,6 +8,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "kvsim/model/registry.hpp"
 
@@ -26,6 +28,7 @@ public:
     /// Hands out each line of our record, the summary last.
     virtual Totals replay(const std::function<void(const Json&)>& line) = 0;
     std::string name;
+    std::vector<std::string_view> not_compared;  ///< fields of a line
 };
 
 struct OpenRecording {

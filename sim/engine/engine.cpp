@@ -42,11 +42,16 @@ Engine::Engine(const EngineArgs& args, EngineListener& listener)
 Slot Engine::enqueue(NewRequest& request) {
     LiveRequest live;
     live.id = request.id;
+    live.arrival = request.arrival;
     live.priority = request.priority;
     live.arrival_rank = request.arrival_rank;
     live.tie_id = request.tie_id.empty() ? std::to_string(request.id) : std::move(request.tie_id);
     live.prompt = request.prompt;
-    live.max_tokens = std::min(request.max_tokens, args_.max_model_len - request.prompt);
+    live.sequences = request.sequences;
+    // Some engines take a prompt without room and drop it when they come to it.
+    const std::int64_t room = std::max<std::int64_t>(args_.output_limit(request.prompt), 1);
+    live.max_tokens = std::min(request.max_tokens, room) * request.sequences;
+    live.output_lens = std::move(request.output_lens);
     live.content = std::move(request.content);
     live.output_base = request.output_base;
     live.measured = request.measured;
@@ -71,8 +76,9 @@ void Engine::schedule(Batch& batch, SimTime now) {
     batch.step = step_++;
     if (batch.windows.size() != windows_.size()) batch.windows = windows_;
     now_ = now;
+    scheduling_ = true;
     scheduler_->plan(batch);
-    batch.shape.sequences = static_cast<std::int64_t>(batch.rows.size());
+    scheduling_ = false;
     batch.shape.chunks = batch.chunks;
     batch.shape.windows = batch.windows;
     check_invariants();
@@ -81,6 +87,7 @@ void Engine::schedule(Batch& batch, SimTime now) {
 void Engine::update(const Batch& batch, SimTime now) {
     received_.clear();
     finished_.clear();
+    finished_.swap(early_);
     scheduler_->receive(batch, now);
     now_ = now;
     tell_next_tokens();
@@ -104,10 +111,23 @@ void Engine::preempted(Batch& batch, Slot slot) {
     listener_.on_preempted(request.id);
 }
 
-void Engine::book(Batch& batch, const BatchRow& row) {
+void Engine::swapped_out(Batch& batch, Slot slot) {
+    LiveRequest& request = requests_[slot];
+    request.state = RequestState::preempted;
+    account(request);
+    batch.preempted.push_back(request.id);
+    listener_.on_preempted(request.id);
+}
+
+void Engine::swapped_in(Slot slot) {
+    requests_[slot].state = RequestState::running;
+}
+
+void Engine::book(Batch& batch, const BatchRow& row, std::int64_t sequences) {
     LiveRequest& request = requests_[row.slot];
+    batch.shape.sequences += sequences;
     if (row.tokens == 1) {
-        decode(batch, row);
+        decode(batch, row, sequences);
     } else {
         prefill(batch, row);
     }
@@ -118,8 +138,8 @@ void Engine::book(Batch& batch, const BatchRow& row) {
         listener_.on_recompute(request.id, redone);
     }
     request.high_water = std::max(request.high_water, row.computed + row.tokens);
-    request.scheduled += row.tokens;
-    batch.shape.sampled += row.samples ? 1 : 0;
+    request.scheduled += row.tokens * sequences;
+    batch.shape.sampled += row.samples ? sequences : 0;
 }
 
 void Engine::prefill(Batch& batch, const BatchRow& row) {
@@ -127,21 +147,23 @@ void Engine::prefill(Batch& batch, const BatchRow& row) {
     batch.chunks.push_back({row.tokens, row.computed});
 }
 
-void Engine::decode(Batch& batch, const BatchRow& row) {
-    ++batch.shape.tokens;
-    ++batch.shape.decode_rows;
+void Engine::decode(Batch& batch, const BatchRow& row, std::int64_t sequences) {
     const std::int64_t context = row.computed + 1;
-    batch.shape.decode_context += context;
+    batch.shape.shortest_context = batch.shape.decode_rows == 0 ? context : std::min(batch.shape.shortest_context, context);
     batch.shape.longest_context = std::max(batch.shape.longest_context, context);
-    batch.shape.shortest_context = batch.shape.decode_rows == 1 ? context : std::min(batch.shape.shortest_context, context);
-    for (WindowContext& window : batch.windows) window.context += window.attended(context);
+    batch.shape.tokens += sequences;
+    batch.shape.decode_rows += sequences;
+    batch.shape.decode_context += sequences * context;
+    for (WindowContext& window : batch.windows) window.context += sequences * window.attended(context);
 }
 
-bool Engine::credit(Slot slot, SimTime now) {
+bool Engine::credit(Slot slot, SimTime now, std::int64_t sequences) {
     LiveRequest& request = requests_[slot];
-    ++request.outputs;
-    if (request.outputs == 1) {
+    const bool first = request.outputs == 0;
+    request.outputs += sequences;
+    if (first) {
         listener_.on_first_token(request.id, now);
+        if (sequences > 1) listener_.on_sibling_tokens(sequences - 1, now);
     } else {
         const SimDuration gap = now - request.last_token;
         if (gap != next_tokens_.gap) {
@@ -149,9 +171,9 @@ bool Engine::credit(Slot slot, SimTime now) {
             tell_next_tokens();
             next_tokens_.gap = gap;
         }
-        ++next_tokens_.count;
-        next_tokens_.measured += request.measured;
-        if (keep_gaps_) request.gaps.push_back(gap.count());
+        next_tokens_.count += sequences;
+        next_tokens_.measured += request.measured ? sequences : 0;
+        if (keep_gaps_) request.gaps.insert(request.gaps.end(), static_cast<std::size_t>(sequences), gap.count());
     }
     request.last_token = now;
     received_.push_back(request.id);
@@ -163,12 +185,20 @@ void Engine::tell_next_tokens() {
     next_tokens_ = {};
 }
 
+void Engine::drop(Slot slot, SimTime now) {
+    leave(slot);
+    LiveRequest& request = requests_[slot];
+    const RequestId id = std::exchange(request.id, nobody);
+    listener_.on_dropped(id, {request.outputs, request.scheduled}, now);
+}
+
 void Engine::finish(Slot slot, SimTime now) {
-    finished_.push_back(requests_[slot].id);
+    (scheduling_ ? early_ : finished_).push_back(requests_[slot].id);
     leave(slot);
     LiveRequest& request = requests_[slot];
     if (keep_gaps_) listener_.on_gaps(request.id, request.gaps);
-    listener_.on_finished(request.id, request.outputs, now);
+    const RequestId id = std::exchange(request.id, nobody);  // rows of it in flight find nobody
+    listener_.on_finished(id, request.outputs, now);
 }
 
 Aborted Engine::abort(Slot slot) {

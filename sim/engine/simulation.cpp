@@ -302,9 +302,10 @@ private:
         request.id = id;
         request.priority = arrival_.priority;
         request.arrival_rank = id;
+        request.arrival = now_;
         if (request.tie_id != arrival_.external_id) request.tie_id = arrival_.external_id;
         request.prompt = arrival_.prompt_tokens;
-        request.max_tokens = std::min(arrival_.output_tokens, options_.engine.max_model_len - arrival_.prompt_tokens);
+        request.max_tokens = std::min(arrival_.output_tokens, options_.engine.output_limit(arrival_.prompt_tokens));
         request.content.swap(arrival_.prompt);
         request.output_base = arrival_.output_base;
         request.measured = record.measured;
@@ -360,7 +361,7 @@ private:
 
     // The engine's front end refuses such requests; one more token than the prompt must fit.
     [[nodiscard]] bool fits(const Arrival& arrival) const {
-        return arrival.prompt_tokens < options_.engine.max_model_len &&
+        return options_.engine.output_limit(arrival.prompt_tokens) >= 1 &&
                admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks;
     }
 

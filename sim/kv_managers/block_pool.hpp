@@ -22,7 +22,14 @@ inline void chain(BlockKey& key, std::uint64_t first, std::int64_t count) {
 /// keys however their runs were cut.
 class TokenCursor {
 public:
-    TokenCursor(const LiveRequest& request, std::int64_t position) : request_(request) {
+    TokenCursor(const LiveRequest& request, std::int64_t position)
+        // Without content the prompt is a run of its own that the outputs continue.
+        : TokenCursor(request.content,
+                      request.content.empty() ? TokenRun{private_tokens(request.id), request.prompt + request.max_tokens}
+                                              : TokenRun{request.output_base, request.max_tokens},
+                      position) {}
+    TokenCursor(const std::vector<TokenRun>& content, TokenRun outputs, std::int64_t position)
+        : content_(content), outputs_(outputs) {
         std::int64_t at = position;
         while (run_ < runs() && at >= run(run_).count) at -= run(run_++).count;
         offset_ = at;
@@ -48,14 +55,10 @@ public:
     }
 
 private:
-    [[nodiscard]] std::size_t runs() const { return request_.content.size() + 1; }
-    [[nodiscard]] TokenRun run(std::size_t i) const {
-        if (i < request_.content.size()) return request_.content[i];
-        // Without content the prompt is a run of its own that the outputs continue.
-        if (request_.content.empty()) return {private_tokens(request_.id), request_.prompt + request_.max_tokens};
-        return {request_.output_base, request_.max_tokens};
-    }
-    const LiveRequest& request_;
+    [[nodiscard]] std::size_t runs() const { return content_.size() + 1; }
+    [[nodiscard]] TokenRun run(std::size_t i) const { return i < content_.size() ? content_[i] : outputs_; }
+    const std::vector<TokenRun>& content_;
+    TokenRun outputs_;
     std::size_t run_ = 0;
     std::int64_t offset_ = 0;
 };

@@ -31,6 +31,9 @@ struct Batch {
     std::vector<PrefillChunk> chunks;
     std::vector<WindowContext> windows;
     std::int64_t recomputed_tokens = 0;
+    std::int64_t swapped_tokens = 0;  ///< moved out of the GPU
+    SimDuration transfer{};           ///< of blocks between GPU and CPU
+    bool transfer_overlaps = false;   ///< with the computation, instead of before it
     SimDuration duration{};
 
     [[nodiscard]] bool empty() const { return shape.sequences == 0; }
@@ -43,6 +46,8 @@ struct Batch {
         bound = Bound::no_waiting;
         shape = {};
         recomputed_tokens = 0;
+        swapped_tokens = 0;
+        transfer = {};
         duration = {};
     }
 };

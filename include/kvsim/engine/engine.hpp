@@ -23,14 +23,23 @@ namespace kvsim {
 /// A request that joins an engine's waiting queue.
 struct NewRequest {
     RequestId id = 0;
-    std::int64_t prompt = 0;      ///< tokens, >= 1 and < max_model_len
-    std::int64_t max_tokens = 0;  ///< output tokens asked for; cut to max_model_len - prompt
+    std::int64_t prompt = 0;      ///< tokens, >= 1, with room for an output token (EngineArgs::output_limit)
+    std::int64_t max_tokens = 0;  ///< output tokens asked for, of each sequence; cut to what there is room for
+    std::int64_t sequences = 1;   ///< outputs that share the prompt; only some batch policies keep them together
+    SimTime arrival{};            ///< at the front end
     std::int64_t priority = 0;
     std::int64_t arrival_rank = 0;  ///< orders priority ties: order of arrival; in a recording the rank of its time
     std::string tie_id;             ///< orders ties of both, compared as text; empty: the decimal id
     std::vector<TokenRun> content;  ///< as Arrival::prompt
     std::uint64_t output_base = 0;
+    std::vector<std::int64_t> output_lens;  ///< of each sequence, which ends there by itself; empty: all are max_tokens long
     bool measured = true;
+};
+
+/// What was done for a request that left unfinished.
+struct Aborted {
+    std::int64_t outputs = 0;    ///< received
+    std::int64_t scheduled = 0;  ///< tokens scheduled for it, recomputed ones included
 };
 
 /// What an engine tells about its requests; the default ignores everything. `now` is the instant of the step's end or start.
@@ -42,17 +51,15 @@ public:
     virtual void on_recompute(RequestId, std::int64_t /*tokens*/) {}
     virtual void on_preempted(RequestId) {}
     virtual void on_first_token(RequestId, SimTime /*now*/) {}
+    /// First tokens of the other sequences of a request, which has its own already.
+    virtual void on_sibling_tokens(std::int64_t /*count*/, SimTime /*now*/) {}
     /// `count` requests, `measured` of them not cut as warm-up, got a token `gap` after their last one.
     virtual void on_next_tokens(std::int64_t /*count*/, std::int64_t /*measured*/, SimDuration /*gap*/, SimTime /*now*/) {}
     virtual void on_finished(RequestId, std::int64_t /*outputs*/, SimTime /*now*/) {}
+    /// It was dropped by the engine, which can never run it (again).
+    virtual void on_dropped(RequestId, const Aborted& /*work*/, SimTime /*now*/) {}
     /// Before on_finished(), after Engine::keep_gaps(): all gaps between its tokens, ns; the listener may reorder them.
     virtual void on_gaps(RequestId, std::vector<std::int64_t>& /*gaps*/) {}
-};
-
-/// What was done for a request that was aborted.
-struct Aborted {
-    std::int64_t outputs = 0;    ///< received
-    std::int64_t scheduled = 0;  ///< tokens scheduled for it, recomputed ones included
 };
 
 class Engine {
@@ -76,7 +83,12 @@ public:
     void keep_gaps() { keep_gaps_ = true; }
     /// Requests that got a token or finished in the last update(), in order.
     [[nodiscard]] const std::vector<RequestId>& received() const { return received_; }
+    /// Those that left in the schedule() before it come first.
     [[nodiscard]] const std::vector<RequestId>& finished() const { return finished_; }
+    /// Left in schedule() since the last update().
+    [[nodiscard]] const std::vector<RequestId>& finished_in_schedule() const { return early_; }
+    /// Instant of the last schedule() or update().
+    [[nodiscard]] SimTime now() const { return now_; }
 
     [[nodiscard]] std::int64_t unfinished() const { return unfinished_; }
     /// A step has something to do.
@@ -106,18 +118,24 @@ public:
     void admitted(Slot slot, std::int64_t cached);
     /// It lost its KV. Its state becomes preempted, its `computed` 0.
     void preempted(Batch& batch, Slot slot);
-    /// The row is final: its work enters the step's shape. Counts recomputed tokens by `high_water`.
-    void book(Batch& batch, const BatchRow& row);
+    /// Its KV moved away: it is preempted with its `computed` tokens, until it is resumed with them.
+    void swapped_out(Batch& batch, Slot slot);
+    void swapped_in(Slot slot);
+    /// The row is final: its work enters the step's shape. Counts recomputed tokens by `high_water`. A decode row may stand
+    /// for several `sequences` of the request, which have the same context.
+    void book(Batch& batch, const BatchRow& row, std::int64_t sequences = 1);
     /// `computed` or the blocks of the request have changed: its part of the accounts follows.
     void account(Slot slot);
-    /// One more token for the request, at the end of the step in update(). True: it was the last.
-    bool credit(Slot slot, SimTime now);
-    /// Its last token was credited: it leaves (Scheduler::remove).
+    /// One more token for each of `sequences` of the request, at the end of the step in update(). True: it was the last.
+    bool credit(Slot slot, SimTime now, std::int64_t sequences = 1);
+    /// Its last token was credited: it leaves (Scheduler::remove), in update() or in schedule().
     void finish(Slot slot, SimTime now);
+    /// It can never run, or never again: it leaves unfinished.
+    void drop(Slot slot, SimTime now);
 
 private:
     void prefill(Batch& batch, const BatchRow& row);
-    void decode(Batch& batch, const BatchRow& row);
+    void decode(Batch& batch, const BatchRow& row, std::int64_t sequences);
     void leave(Slot slot);
     void account(LiveRequest& request);
     void tell_next_tokens();
@@ -137,6 +155,8 @@ private:
     HeldSlots held_;
     std::vector<RequestId> received_;
     std::vector<RequestId> finished_;
+    std::vector<RequestId> early_;  // finished in schedule(), for the next update()
+    bool scheduling_ = false;
     // Decoding requests got their last tokens together, so nearly all of a step have one gap: they are told as one.
     struct {
         std::int64_t count = 0;

@@ -32,8 +32,10 @@ struct LiveRequest {
     std::string tie_id;             ///< orders ties of both, compared as text
 
     std::int64_t prompt = 0;      ///< tokens
-    std::int64_t max_tokens = 0;  ///< output tokens after the cut to max_model_len
-    std::int64_t outputs = 0;     ///< received
+    std::int64_t max_tokens = 0;  ///< output tokens, of all sequences, after the cut to max_model_len
+    std::int64_t outputs = 0;     ///< received, of all sequences
+    std::int64_t sequences = 1;
+    std::vector<std::int64_t> output_lens;  ///< of each sequence, if they end by themselves
     std::int64_t computed = 0;    ///< tokens whose KV is scheduled or held
     std::int64_t high_water = 0;  ///< largest `computed` ever; work below it is recompute
     std::int64_t in_flight = 0;   ///< async scheduling: sampled tokens not received yet
@@ -53,6 +55,7 @@ struct LiveRequest {
     std::int64_t internal_slots = 0;
     std::int64_t outstanding = 0;  ///< tokens still to be computed, as the engine's account has them
 
+    SimTime arrival{};
     SimTime last_token{};
     bool measured = true;
     std::int64_t scheduled = 0;      ///< tokens of all its rows so far

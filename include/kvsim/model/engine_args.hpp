@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "kvsim/model/vllm_v0_args.hpp"
 
 namespace kvsim {
 
@@ -43,10 +46,14 @@ struct EngineArgs {
     std::vector<BlockGroup> kv_groups;  ///< in vLLM's order; empty: one table, full attention, block_size
     /// A request that would be this many + 1st to wait is refused; < 0: no bound (SGLang's max_queued_requests).
     std::int64_t max_queued_requests = -1;
-    double watermark = 0;  ///< fraction of num_gpu_blocks kept free at admission, [0, 1)
+    double watermark = 0;                ///< fraction of num_gpu_blocks kept free at admission, [0, 1)
+    std::int64_t tokens_past_limit = 0;  ///< tokens a sequence may have beyond max_model_len (vLLM V0: 1)
+    VllmV0Args v0;
     bool operator==(const EngineArgs&) const = default;
 
     [[nodiscard]] std::int64_t usable_blocks() const { return num_gpu_blocks - null_blocks; }
+    /// Output tokens there is room for behind such a prompt; < 1: the request is refused.
+    [[nodiscard]] std::int64_t output_limit(std::int64_t prompt) const { return max_model_len + tokens_past_limit - prompt; }
 };
 
 }  // namespace kvsim
