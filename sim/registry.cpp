@@ -37,6 +37,7 @@ std::span<const Entry<MakeStepTime>> step_time_models() {
 
 // ---- batch policies: named by a preset, or by engine.batching ----------------------------------------------------------
 
+std::unique_ptr<Scheduler> make_sglang_batching(Engine&);
 std::unique_ptr<Scheduler> make_vllm_v1_batching(Engine&);
 static std::vector<config::FieldDoc> no_docs() {
     return {};
@@ -46,6 +47,8 @@ std::span<const Entry<MakeScheduler>> schedulers() {
     static constexpr Entry<MakeScheduler> table[] = {
         {"vllm-v1", "running requests first, prompts in chunks beside them (vLLM V1, main of 2026-05-29)", no_docs,
          make_vllm_v1_batching},
+        {"sglang", "prompts in batches of their own before decodes, or chunks mixed with them (SGLang, main of 2026-07-13)",
+         no_docs, make_sglang_batching},
     };
     return table;
 }
@@ -55,11 +58,13 @@ std::span<const Entry<MakeScheduler>> schedulers() {
 #define KVSIM_RECORDING(name)                \
     bool is_##name##_recording(const Json&); \
     std::unique_ptr<Recording> open_##name##_recording(const Json&, const std::string&)
+KVSIM_RECORDING(sglang);
 KVSIM_RECORDING(vllm_v1);
 #undef KVSIM_RECORDING
 
 std::span<const Entry<OpenRecording>> conformance_formats() {
     static constexpr Entry<OpenRecording> table[] = {
+        {"sglang", "SGLang", no_docs, {is_sglang_recording, open_sglang_recording}},
         {"vllm-v1", "vLLM V1", no_docs, {is_vllm_v1_recording, open_vllm_v1_recording}},
     };
     return table;

@@ -47,6 +47,8 @@ Slot Engine::enqueue(NewRequest& request) {
     live.tie_id = request.tie_id.empty() ? std::to_string(request.id) : std::move(request.tie_id);
     live.prompt = request.prompt;
     live.max_tokens = std::min(request.max_tokens, args_.max_model_len - request.prompt);
+    live.limit = request.limit;
+    live.ignore_eos = request.ignore_eos;
     live.content = std::move(request.content);
     live.output_base = request.output_base;
     live.measured = request.measured;

@@ -25,6 +25,8 @@ struct NewRequest {
     RequestId id = 0;
     std::int64_t prompt = 0;      ///< tokens, >= 1 and < max_model_len
     std::int64_t max_tokens = 0;  ///< output tokens asked for; cut to max_model_len - prompt
+    std::int64_t limit = 0;       ///< as LiveRequest::limit
+    bool ignore_eos = true;       ///< as LiveRequest::ignore_eos
     std::int64_t priority = 0;
     std::int64_t arrival_rank = 0;  ///< orders priority ties: order of arrival; in a recording the rank of its time
     std::string tie_id;             ///< orders ties of both, compared as text; empty: the decimal id

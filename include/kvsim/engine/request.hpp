@@ -33,6 +33,8 @@ struct LiveRequest {
 
     std::int64_t prompt = 0;      ///< tokens
     std::int64_t max_tokens = 0;  ///< output tokens after the cut to max_model_len
+    std::int64_t limit = 0;       ///< output tokens it asked for, where the policy reserves for them; 0: max_tokens
+    bool ignore_eos = true;       ///< it asked to go on to the limit
     std::int64_t outputs = 0;     ///< received
     std::int64_t computed = 0;    ///< tokens whose KV is scheduled or held
     std::int64_t high_water = 0;  ///< largest `computed` ever; work below it is recompute

@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "kvsim/model/sglang_args.hpp"
 
 namespace kvsim {
 
-enum class QueueOrder { fcfs, priority };
+enum class QueueOrder { fcfs, priority, lpm, dfs_weight, lof };
 
 /// Block tables of a request that follow one rule: vLLM's KV cache groups with the same spec. The blocks of all tables come
 /// from one pool, so each takes the same bytes.
@@ -42,6 +45,7 @@ struct EngineArgs {
     bool scheduler_reserve_full_isl = true;
     std::vector<BlockGroup> kv_groups;  ///< in vLLM's order; empty: one table, full attention, block_size
     double watermark = 0;               ///< fraction of num_gpu_blocks kept free at admission, [0, 1)
+    SglangArgs sglang;
     bool operator==(const EngineArgs&) const = default;
 
     [[nodiscard]] std::int64_t usable_blocks() const { return num_gpu_blocks - null_blocks; }
