@@ -26,6 +26,8 @@ struct NewRequest {
     std::int64_t prompt = 0;      ///< tokens, >= 1, with room for an output token (EngineArgs::output_limit)
     std::int64_t max_tokens = 0;  ///< output tokens asked for, of each sequence; cut to what there is room for
     std::int64_t sequences = 1;   ///< outputs that share the prompt; only some batch policies keep them together
+    std::int64_t limit = 0;       ///< as LiveRequest::limit
+    bool ignore_eos = true;       ///< as LiveRequest::ignore_eos
     SimTime arrival{};            ///< at the front end
     std::int64_t priority = 0;
     std::int64_t arrival_rank = 0;  ///< orders priority ties: order of arrival; in a recording the rank of its time

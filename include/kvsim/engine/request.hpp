@@ -33,6 +33,8 @@ struct LiveRequest {
 
     std::int64_t prompt = 0;      ///< tokens
     std::int64_t max_tokens = 0;  ///< output tokens, of all sequences, after the cut to max_model_len
+    std::int64_t limit = 0;       ///< output tokens it asked for, where the policy reserves for them; 0: max_tokens
+    bool ignore_eos = true;       ///< it asked to go on to the limit
     std::int64_t outputs = 0;     ///< received, of all sequences
     std::int64_t sequences = 1;
     std::vector<std::int64_t> output_lens;  ///< of each sequence, if they end by themselves
