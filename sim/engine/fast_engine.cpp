@@ -134,9 +134,7 @@ inline void FastEngine::plan_decoders(Batch& batch) {
     if (crossers <= kv_.free()) {
         kv_.take(crossers);
         table_blocks_ += crossers;
-        if (kv_.keeps_ids()) {
-            for (const Live* live = phases_[phase_].first; live; live = live->phase.next) kv_.name(live->kv, 1);
-        }
+        if (kv_.keeps_ids()) name_crossers();
     } else {
         take_one_by_one(batch);
     }
@@ -152,6 +150,7 @@ inline void FastEngine::plan_decoders(Batch& batch) {
 
 /// Blocks are short: in admission order each crosser takes one, from the last one running if need be.
 void FastEngine::take_one_by_one(Batch& batch) {
+    const bool ids = kv_.keeps_ids();
     for (const Live* live = phases_[phase_].first; live; live = live->phase.next) {
         while (kv_.free() == 0) {
             const bool itself = running_.last == live;
@@ -159,7 +158,7 @@ void FastEngine::take_one_by_one(Batch& batch) {
             if (itself) return;  // it was the last one running: nobody is left behind it
         }
         kv_.take(1);
-        if (kv_.keeps_ids()) kv_.name(live->kv, 1);
+        if (ids) kv_.name(live->kv, 1);
         ++table_blocks_;
     }
 }
@@ -176,7 +175,7 @@ void FastEngine::plan_prefilling(Batch& batch) {
     kv_.extend(live.kv, need);
     table_blocks_ += need;
     prefilling_ = nullptr;
-    if (kv_.keeps_ids()) batch.prefill_rows.push_back({&live, n, live.computed, blocks(live.computed)});
+    if (kv_.keeps_ids()) note_row(batch, {&live, n, live.computed, blocks(live.computed)});
     place(batch, live, n);
 }
 
@@ -224,7 +223,7 @@ void FastEngine::plan_waiting(Batch& batch) {
         ++running_count_;
         if (kv_.keeps_ids()) {
             const auto kind = head.state == State::preempted ? ScheduledRow::Kind::resumed : ScheduledRow::Kind::fresh;
-            batch.prefill_rows.push_back({&head, n, cached, 0, kind});
+            note_row(batch, {&head, n, cached, 0, kind});
         }
         place(batch, head, n);
     }
@@ -296,6 +295,7 @@ inline void FastEngine::close_plan(Batch& batch) {
 void FastEngine::schedule(Batch& batch, SimTime now) {
     batch.clear();
     batch.step = step_++;
+    if (kv_.keeps_ids()) batch.clear_rows();
     now_ = now;
     budget_ = args_.max_num_batched_tokens;
     plan_decoders(batch);
@@ -391,7 +391,7 @@ inline void FastEngine::leave_running(Live& live, std::int64_t registered_tokens
 
 void FastEngine::update(const Batch& batch, SimTime now) {
     now_ = now;
-    finished_.clear();
+    if (kv_.keeps_ids()) finished_.clear();
     if (batch.decoders > 0) tokens_.next(batch.decoders, batch.measured_decoders, now - last_update_, now);
     for (Live* const live : batch.completing) {
         if (live->has_token) {
@@ -435,7 +435,15 @@ inline void FastEngine::finish(Live& live) {
     KVSIM_CHECK(unfinished_ > 0 || used_blocks() == 0, "an empty engine holds no KV");
 }
 
-// ---- what one step was
+// ---- what one step was; out of the way of those who do not ask
+
+[[gnu::cold]] void FastEngine::name_crossers() {
+    for (const Live* live = phases_[phase_].first; live; live = live->phase.next) kv_.name(live->kv, 1);
+}
+
+[[gnu::cold]] void FastEngine::note_row(Batch& batch, const PrefillRow& row) {
+    batch.prefill_rows.push_back(row);
+}
 
 void FastEngine::record_scheduled(StepRecord& record, Batch& batch) const {
     record.step = batch.step;

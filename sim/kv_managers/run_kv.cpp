@@ -75,6 +75,10 @@ void RunKv::take_hit(Holding& holding, PrefixHit hit) {
     if (ids_) hold_ids(holding, hit);
 }
 
+void RunKv::name(const Holding& holding, std::int64_t blocks) {
+    for (; blocks > 0; --blocks) holding.table->push_back(ids_->take());
+}
+
 /// Its own blocks are hit behind the whole path only, as when it lost them, so they stand in the table where they stood.
 void RunKv::hold_ids(const Holding& holding, PrefixHit hit) {
     std::vector<BlockId>& table = *holding.table;

@@ -76,6 +76,8 @@ public:
             bound = Bound::no_waiting;
             completing.clear();
             chunks.clear();
+        }
+        void clear_rows() {
             prefill_rows.clear();
             received.clear();
             victims.clear();
@@ -168,6 +170,8 @@ private:
     void plan_prefilling(Batch& batch);
     void plan_waiting(Batch& batch);
     void place(Batch& batch, Live& live, std::int64_t tokens);
+    void name_crossers();
+    static void note_row(Batch& batch, const PrefillRow& row);
     void close_plan(Batch& batch);
     void start_decoding(Live& live);
     void stop_decoding(Live& live);

@@ -75,9 +75,7 @@ public:
         if (caching_) take_in_order(blocks);  // else nothing can be hit, so the order of the free list decides nothing
     }
     /// The ids of the last `blocks` taken are those of `holding`; in the order of the takes.
-    void name(const Holding& holding, std::int64_t blocks) {
-        for (; blocks > 0; --blocks) holding.table->push_back(ids_->take());
-    }
+    void name(const Holding& holding, std::int64_t blocks);
     /// Shareable full blocks below `upto` tokens become findable by others.
     void publish(Holding& holding, std::int64_t upto) {
         if (caching_) publish_shared(holding, upto);
