@@ -124,6 +124,12 @@ public:
         run_.requests = std::move(requests);
         per_request();
         for (MeasuredStage& stage : run_.stages) anchored_at_arrival(stage);
+        const auto measured = [](const std::optional<double>& value) { return value.has_value(); };
+        if (std::none_of(run_.stages.begin(), run_.stages.end(), [&](const MeasuredStage& stage) {
+                return std::any_of(stage.measured.begin(), stage.measured.end(), measured);
+            })) {
+            refuse(row_, "nothing was measured that can be compared");
+        }
         return std::move(run_);
     }
 

@@ -562,8 +562,7 @@ private:
             const SimDuration since = starts - out_.first_arrival;
             if (const ColdStart& cold = options_.cold_start; since < cold.length) {
                 const double share = static_cast<double>(since.count()) / static_cast<double>(cold.length.count());
-                priced.duration =
-                    round_step(static_cast<double>(priced.duration.count()) * (1 + cold.slowdown * (1 - share)));
+                priced.duration = round_step(static_cast<double>(priced.duration.count()) * (1 + cold.slowdown * (1 - share)));
             }
             KVSIM_CHECK(priced.duration >= SimDuration(1), "a step takes at least 1 ns");
             ++out_.counters.steps;

@@ -313,7 +313,7 @@ Scenario random_scenario(std::uint64_t seed) {
     }
     Random queue(seed * 0x9e3779b97f4a7c15U + 5);
     if (queue.percent(20)) s.options.engine.max_queued_requests = queue.any_of({0, 0, 1, 2, 5});
-    if (seed % 5 == 2) s.options.cold_start = {SimDuration(unit * static_cast<std::int64_t>(seed % 61)), 0.7};
+    if (seed % 5 == 3) s.options.cold_start = {SimDuration(unit * static_cast<std::int64_t>(seed % 61)), 0.7};
     // Clients of three in four scenarios may give up. Drawn last: the rest of them does not depend on this.
     if (seed % 4 == 1) return s;
     s.options.latency_from_intended = random.percent(50);
@@ -344,6 +344,7 @@ std::string describe(const Scenario& s) {
                         s.options.replicas, s.options.api.count(), s.options.max_concurrency.value_or(0),
                         s.options.warmup_time.value_or(SimDuration(-1)).count(), s.options.warmup_requests.value_or(-1),
                         s.options.timeline_interval.count());
+    text += fmt::format("; cold for {} ns", s.options.cold_start.length.count());
     text += fmt::format("; fewest_tokens {}, latency from intended {}, itl per request {}", s.fewest_tokens,
                         s.options.latency_from_intended, s.options.itl_per_request);
     text += fmt::format("; queue bound {}", e.max_queued_requests);

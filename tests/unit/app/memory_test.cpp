@@ -195,7 +195,7 @@ TEST_CASE("memory: every format says the same") {
     }
 }
 
-TEST_CASE("memory: engines and versions; terms can be given") {
+TEST_CASE("memory: engines and versions, terms can be given") {
     const auto kv = [](const std::vector<std::string>& more) {
         std::vector<std::string> words{"--model",
                                        llama,

@@ -67,7 +67,7 @@ TEST_CASE("a model named alike by two organisations is ambiguous without one") {
     std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("memory as the engine sees it; where it is not known, nvidia-smi's less half a GiB") {
+TEST_CASE("memory as the engine sees it, where it is not known, nvidia-smi's less half a GiB") {
     CHECK(static_cast<double>(gpu("H100").memory.count()) / static_cast<double>(GiB) == doctest::Approx(79.18));
     CHECK(gpu("B200").memory.count() == 183359 * MiB - GiB / 2);
 }

@@ -40,7 +40,7 @@ TEST_CASE("KV bytes per token: published values at 16 bit on one GPU") {
     for (const auto& row : expected) CHECK_MESSAGE(kv_bytes_per_token(model(row.first), 1, 1, 2) == row.second, row.first);
 }
 
-TEST_CASE("tensor parallelism divides KV heads, then replicates them; latent attention is never divided") {
+TEST_CASE("tensor parallelism divides KV heads, then replicates them, latent attention is never divided") {
     const ModelSpec qwen = model("Qwen3-235B-A22B");
     CHECK(kv_bytes_per_token(qwen, 4, 1, 2) == 48128);
     CHECK(kv_bytes_per_token(qwen, 8, 1, 2) == 48128);
@@ -238,7 +238,7 @@ TEST_CASE("sliding windows: 32 x 8,192 tokens of gpt-oss-20b take 6.09 GiB, 12 i
     CHECK(group(b, "sliding").blocks_held(144) == 8);
 }
 
-TEST_CASE("recurrent states: Qwen3-Next's blocks hold a state; two logged deployments") {
+TEST_CASE("recurrent states: Qwen3-Next's blocks hold a state, two logged deployments") {
     MemoryOptions o = logged("Qwen3-Next-80B-A3B-Instruct", 44.59, 262144, "vllm-0.11.0");
     o.tensor_parallel_size = 2;
     KvBudget b = derive(o);
@@ -354,7 +354,7 @@ TEST_CASE("chunked attention, draft layers, context parallelism") {
     CHECK(diagnostics.errors().at(0).find("does not divide tensor_parallel_size 8") != std::string::npos);
 }
 
-TEST_CASE("SGLang keeps pools of their own; TensorRT-LLM takes a share of what is free") {
+TEST_CASE("SGLang keeps pools of their own, TensorRT-LLM takes a share of what is free") {
     MemoryOptions o = options("Qwen3-235B-A22B-FP8");
     o.tensor_parallel_size = 4;
     o.block_size = 1;

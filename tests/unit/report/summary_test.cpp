@@ -391,7 +391,7 @@ TEST_CASE("summary: a record that contradicts itself is a bug, not a figure") {
     CHECK_THROWS_AS(summarize(sample_info(), o), InternalError);
 }
 
-TEST_CASE("summary: classes are judged by their own limits; attainment by metric; itl_p99") {
+TEST_CASE("summary: classes are judged by their own limits, attainment by metric, itl_p99") {
     RunInfo info = sample_info();
     Outcome o;
     RequestRecord r;

@@ -153,7 +153,7 @@ TEST_CASE("clients: varying rates are Poisson after the integral of the rate (KS
           3);
 }
 
-TEST_CASE("clients: weibull gaps have their law (KS) and their cv; gamma by cv is gamma by burstiness") {
+TEST_CASE("clients: weibull gaps have their law (KS) and their cv, gamma by cv is gamma by burstiness") {
     const auto t = arrival_times("{process: weibull, rate: 4/s, shape: 0.7}", 5000);
     const double scale = 0.25 / std::tgamma(1 + 1 / 0.7);
     std::vector<double> u;
@@ -306,7 +306,7 @@ TEST_CASE("documents: shared ones hit, and no prompt holds one twice") {
     CHECK(o.requests[1].cached_prompt_tokens == 64);
 }
 
-TEST_CASE("users: each waits for its answer and thinks; request i is the same under every engine") {
+TEST_CASE("users: each waits for its answer and thinks, request i is the same under every engine") {
     const std::string text =
         "{requests: 60, users: {count: 3, think_time: {distribution: lognormal, p50: 1s, p90: 4s}}, "
         "prompt_tokens: {distribution: geometric, mean: 90}, output_tokens: {distribution: geometric, mean: 50}}";
@@ -396,7 +396,7 @@ TEST_CASE("timeout: blocks come back in the same step, the work is wasted, retri
     CHECK(step->free_after_update == 10'000);
 }
 
-TEST_CASE("timeout: a first token in time is enough for ttft; cancellations and the queue at the client") {
+TEST_CASE("timeout: a first token in time is enough for ttft, cancellations and the queue at the client") {
     const Outcome out =
         run("{requests: 2, arrivals: all_at_once, prompt_tokens: 10, output_tokens: 50, timeout: {ttft: 100ms}}", options(1));
     CHECK(out.requests[0].finish == FinishReason::length);
