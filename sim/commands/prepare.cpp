@@ -104,9 +104,18 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     p.options.cold_start = {p.scenario.engine.cold_start, p.scenario.engine.cold_start_slowdown};
     p.options.max_concurrency = p.scenario.workload.max_concurrency;
     // Who gives up, waits at the client or belongs to a class is looked up in the records.
-    p.options.keep_requests = p.scenario.output.requests || p.scenario.metrics.exact_percentiles ||
-                              needs_clients(p.scenario.workload) || p.scenario.workload.max_concurrency ||
-                              p.scenario.slo.itl_p99;
+    const bool wanted = p.scenario.output.requests || p.scenario.metrics.exact_percentiles;
+    const char* const needed = !p.scenario.workload.classes.empty()  ? "classes"
+                               : p.workload->may_cancel()            ? "timeouts and cancellations"
+                               : p.scenario.workload.max_concurrency ? "max_concurrency"
+                               : p.scenario.slo.itl_p99              ? "slo.itl_p99"
+                                                                     : nullptr;
+    p.options.keep_requests = wanted || needed != nullptr;
+    if (!wanted && needed != nullptr) {
+        p.info.warnings.push_back(
+            std::string("the record of every request is kept in spite of percentiles: histogram, 56 bytes and more each: ") +
+            needed + " are looked up in it");
+    }
     // Where all requests come at once, only the limit says when each is meant to be sent.
     p.options.note_client_queue = p.options.max_concurrency ? has_timetable(p) : true;
     p.options.latency_from_intended =

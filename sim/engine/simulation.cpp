@@ -252,6 +252,7 @@ private:
         record.measured = !(options_.warmup_time && intended - out_.first_arrival < *options_.warmup_time) &&
                           !(options_.warmup_requests && id < *options_.warmup_requests) &&
                           !(options_.measured_end && id >= *options_.measured_end);
+        out_.counters.retries += arrival_.attempt > 0 ? 1 : 0;
         if (options_.keep_requests) note_names(id);
         if (may_cancel_) slots_.push_back(no_slot);
         if (may_cancel_ && out_of_patience(arrival_)) {
@@ -272,10 +273,7 @@ private:
         if (!arrival_.request_class.empty()) out_.classes[id] = arrival_.request_class;
         if (!arrival_.session_id.empty()) out_.sessions[id] = arrival_.session_id;
         if (!arrival_.tenant.empty()) out_.tenants[id] = arrival_.tenant;
-        if (arrival_.attempt > 0) {
-            out_.attempts[id] = arrival_.attempt;
-            ++out_.counters.retries;
-        }
+        if (arrival_.attempt > 0) out_.attempts[id] = arrival_.attempt;
         if (const SimDuration waited = now_ - arrival_.time; waited > SimDuration::zero() && options_.note_client_queue)
             out_.client_queue[id] = waited;
     }

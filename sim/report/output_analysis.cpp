@@ -77,8 +77,10 @@ std::optional<Shares> tail_shares(double n, double q, double clump) {
     const double independent = n / (clump * uncertain * uncertain);
     const double below = independent * q;
     const double beyond = independent * (1 - q);
-    const Shares s{1 - boost::math::ibeta_inv(beyond + 1, below, 1 - tail),
-                   1 - boost::math::ibeta_inv(beyond, below + 1, tail)};
+    // In double: long double's tables are filled before main, which every start would pay for.
+    const boost::math::policies::policy<boost::math::policies::promote_double<false>> as_double;
+    const Shares s{1 - boost::math::ibeta_inv(beyond + 1, below, 1 - tail, as_double),
+                   1 - boost::math::ibeta_inv(beyond, below + 1, tail, as_double)};
     if (s.low <= 0 || n * (1 - s.high) < 1) return std::nullopt;  // past the largest value
     return s;
 }

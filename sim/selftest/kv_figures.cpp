@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <tuple>
 
 #include "kvsim/app/selftest.hpp"
@@ -42,6 +43,11 @@ void add_kv_figures(std::vector<Case>& all) {
                            return static_cast<double>(
                                blocks_in(gib * GiB, kv_bytes_per_token(decoder(layers, heads, heads), 1, 1, 2), 1));
                        }});
+    // Contiguous reservation of max_model_len ("Max" of the same paper): whole requests, and what no request can use.
+    const auto whole_requests = [](std::uint64_t) { return std::floor(concurrency(983, 2'048)); };
+    all.push_back({"OPT-13B in 12 GiB: requests that reserve 2,048 slots each", 7, 0, 1, whole_requests});
+    all.push_back({"OPT-13B in 12 GiB: share of the slots they leave", 0.0885, 0.00005, 1,
+                   [whole_requests](std::uint64_t seed) { return 1 - whole_requests(seed) / concurrency(983, 2'048); }});
     // Per rank, 16 bit: layers x 2 x KV heads x head_dim x 2, more ranks than KV heads repeat them.
     for (const auto& [name, layers, kv_heads, tp, bytes] :
          {std::tuple{"OPT-13B", 40, 40, 1, 819'200}, std::tuple{"OPT-66B", 64, 72, 1, 2'359'296},

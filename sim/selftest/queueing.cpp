@@ -153,6 +153,19 @@ void add_queueing(std::vector<Case>& all) {
                                load(seats > 32 ? 80'000 : 20'000, erlangs, "{distribution: geometric, mean: 1000}"), seed);
                            return blocked(run(options, *step_time("{model: constant, step: 1ms}"), *requests));
                        }});
+    // DistServe's arithmetic of one instance against two GPUs at D = 1 s, R = 0.8/s. Two stages of D/2: the second never
+    // queues, so it is a delay; tensor parallelism with a speed-up of 1.7 is a service of D/1.7.
+    for (const auto& [name, step, delay, known] :
+         {std::tuple{"two stages", "500ms", 500, 1 + 0.8 / (4 * (2 - 0.8))},
+          std::tuple{"speed-up 1.7", "588235294ns", 0, 1 / 1.7 + 0.8 / (1.7 * 1.7) / (2 * (1 - 0.8 / 1.7))}})
+        all.push_back({fmt::format("DistServe, two GPUs, {}: time in system, s", name), known, 0.01 * known, runs,
+                       [step = std::string(step), delay = delay](std::uint64_t seed) {
+                           SimulationOptions options = plain_options();
+                           options.engine.max_num_seqs = 1;
+                           options.api = std::chrono::milliseconds(delay);
+                           const auto requests = workload(load(25'000, 0.8, "1"), seed);
+                           return mean_e2e(run(options, *step_time("{model: constant, step: " + step + "}"), *requests));
+                       }});
     // One run gives all three.
     const auto memo = std::make_shared<std::map<std::uint64_t, std::array<double, 3>>>();
     const auto part = [memo](std::size_t k) {

@@ -40,7 +40,12 @@ Totals totals(const Outcome& outcome) {
         }
         t.recomputed += r.recomputed_tokens;
         t.preemptions += r.preemptions;
-        if (r.finish == FinishReason::rejected) ++t.rejected;
+        if (r.finish == FinishReason::rejected) {
+            ++t.rejected;
+            // Turned away by a full queue behind the front end.
+            if (const auto gone = outcome.unfinished_after.find(id); gone != outcome.unfinished_after.end())
+                t.sojourn += gone->second.count();
+        }
         if (r.finish == FinishReason::unfinished) {
             ++t.unfinished;
             t.sojourn += (outcome.end - r.arrival).count();

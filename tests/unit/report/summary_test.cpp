@@ -126,6 +126,7 @@ TEST_CASE("summary: every column of a run computed by hand") {
         {"served_rate_req_s", "1.3333333333333333"},  // 2 of 4 by the last arrival
         {"unmeasured_requests", "0"},
         {"steady_state", ""},  // three requests tell nothing, nor have they intervals
+        {"queue_full", "0"},
     };
     const Summary s = summarize(sample_info(), sample_outcome());
     auto found = cells(s);
@@ -172,6 +173,7 @@ TEST_CASE("summary: the columns stand in the order of the contract") {
         for (const char* statistic : {"mean", "p50", "p90", "p95", "p99"})
             expected += std::string(metric) + "_" + statistic + "_ms_ci95,";
     }
+    expected += "queue_full,";
     CHECK(names == expected);
 }
 

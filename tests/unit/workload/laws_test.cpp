@@ -274,7 +274,7 @@ TEST_CASE("laws: batches come when they should and are as large as their law say
 }
 
 TEST_CASE("laws: pinned streams; a change here changes results that were published") {
-    const auto ms = [](const std::string& arrivals) {
+    const auto sent = [](const std::string& arrivals) {
         std::vector<std::int64_t> out;
         for (const Arrival& a : drain(*clients(sends(4, arrivals), 7))) out.push_back(ns(a));
         return out;
@@ -297,9 +297,9 @@ TEST_CASE("laws: pinned streams; a change here changes results that were publish
          {312439562, 466192755, 729948536, 769644387}},
         {"all_at_once", {0, 0, 0, 0}},
     };
-    for (const auto& [text, pinned] : arrivals) {
-        CAPTURE(text);
-        CHECK(ms(text) == pinned);
+    for (const auto& pin : arrivals) {
+        CAPTURE(pin.first);
+        CHECK(sent(pin.first) == pin.second);
     }
     const std::vector<std::pair<std::string, std::vector<std::int64_t>>> lengths{
         {"{distribution: uniform, min: 3, max: 40}", {39, 39, 20, 18, 24, 30}},
@@ -308,12 +308,12 @@ TEST_CASE("laws: pinned streams; a change here changes results that were publish
         {"{distribution: lognormal, p50: 20, p90: 60}", {81, 96, 19, 16, 23, 34}},
         {"{distribution: empirical, quantiles: {0: 1, 0.25: 11, 0.9: 60, 1: 200}}", {129, 153, 28, 23, 35, 47}},
     };
-    for (const auto& [text, pinned] : lengths) {
-        CAPTURE(text);
+    for (const auto& pin : lengths) {
+        CAPTURE(pin.first);
         std::vector<std::int64_t> drawn;
         for (const Arrival& a :
-             drain(*clients("{requests: 6, arrivals: all_at_once, prompt_tokens: " + text + ", output_tokens: 1}", 7)))
+             drain(*clients("{requests: 6, arrivals: all_at_once, prompt_tokens: " + pin.first + ", output_tokens: 1}", 7)))
             drawn.push_back(a.prompt_tokens);
-        CHECK(drawn == pinned);
+        CHECK(drawn == pin.second);
     }
 }
