@@ -69,14 +69,6 @@ inline void FastEngine::leave_bucket(const Live& live) {
     if (!buckets_[at].first) occupied_[at / 64] &= ~(std::uint64_t{1} << (at % 64));
 }
 
-/// Whether somebody gets its last token in that batch; its bucket may hold others, whole turns of the ring later.
-bool FastEngine::somebody_ends_in(std::int64_t batch) {
-    for (const Live* live = bucket(batch).first; live; live = live->bucket.next) {
-        if (live->last_batch == batch) return true;
-    }
-    return false;
-}
-
 /// In how many batches from batch_ on, at most `most` <= 64, nobody gets its last token.
 std::int64_t FastEngine::batches_without_end(std::int64_t most) {
     const std::size_t at = static_cast<std::size_t>(batch_) & bucket_mask_;

@@ -199,17 +199,20 @@ private:
     /// or sample.
     void run_ahead() {
         SimTime horizon = joining_.empty() ? last_instant_ : std::min(last_instant_, joining_.front().at);
-        // One replica is chosen whatever its state, so it may pass arrivals as long as nobody joins its queue. But what an
-        // arrival finds depends on who has finished, and in a closed loop a finish brings the next arrival.
-        SimTime last_finish = closed_loop_ || !one ? SimTime{} : horizon;
+        SimTime arrival = never;
         if (may_issue()) {
-            const SimTime arrival = next_arrival();
+            arrival = next_arrival();
+            // One replica is chosen whatever its state, so plain steps may pass arrivals as long as nobody joins its queue.
             if (arrival < horizon) horizon = one ? std::min(horizon, arrival + options_.api) : arrival;
-            last_finish = std::min(last_finish, arrival);
         }
         if (next_sample_ != never) horizon = std::min(horizon, next_sample_ + SimDuration(1));
         horizon = std::min(horizon, next_mark_);
-        if constexpr (one) return replicas_.front()->run_ahead(horizon, last_finish);
+        if constexpr (one) {
+            // What an arrival finds depends on who waits and who has finished; in a closed loop a finish brings the next one.
+            const SimTime at = replicas_.front()->run_ahead(now_, horizon, std::min(horizon, arrival), !closed_loop_);
+            if (at > now_) move_clock(at);
+            return;
+        }
         // Tokens are counted second by second over all replicas.
         if (started_) horizon = std::min(horizon, tokens_.end_of_second(now_));
         for (const auto& replica : replicas_) {
@@ -219,7 +222,7 @@ private:
                     if (other != replica) until = std::min(until, other->next_time());
                 }
             }
-            replica->run_ahead(until, last_finish);
+            replica->run_ahead(now_, until, SimTime{}, false);
         }
     }
 

@@ -86,6 +86,8 @@ public:
     /// Whether the next schedule() only advances the decoders, as long as nobody comes, finishes or lacks a block.
     [[nodiscard]] bool steady() const { return steady_ && decoders_ > 0; }
     [[nodiscard]] std::int64_t decoders() const { return decoders_; }
+    /// Whether somebody gets its last token in that batch.
+    [[nodiscard]] bool somebody_ends_in(std::int64_t batch);
     /// Advances over steps that end before `horizon` and change nothing but the contexts, though the batches of the
     /// queue may bring first tokens; `next` is the scheduled successor
     /// under async scheduling, else null; `end` is the end of `current`, `line` the price of a step of decoders() rows.
@@ -123,7 +125,6 @@ private:
     [[nodiscard]] List& bucket(std::int64_t batch) { return buckets_[static_cast<std::size_t>(batch) & bucket_mask_]; }
     void enter_bucket(Live& live);
     void leave_bucket(const Live& live);
-    [[nodiscard]] bool somebody_ends_in(std::int64_t batch);
     [[nodiscard]] std::int64_t batches_without_end(std::int64_t most);
     [[nodiscard]] bool bound_stays(Bound bound) const;
     [[nodiscard]] std::int64_t blocks(std::int64_t computed) const {
@@ -212,5 +213,13 @@ struct FastEngine::Live {
     RunKv::Holding kv;
     std::vector<TokenRun> content;
 };
+
+inline bool FastEngine::somebody_ends_in(std::int64_t batch) {
+    // Its bucket may hold others, whole turns of the ring later.
+    for (const Live* live = bucket(batch).first; live; live = live->bucket.next) {
+        if (live->last_batch == batch) return true;
+    }
+    return false;
+}
 
 }  // namespace kvsim
