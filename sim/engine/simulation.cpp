@@ -85,7 +85,8 @@ public:
             if (next_request() <= now_) take_arrivals();
             start_steps();
             run_ahead();
-            if (one && !may_cancel_) take_arrivals_in_flight();
+            // While a step is in flight a request can do no more than join the queue, so its arrival takes no turn of the loop.
+            for (int i = 0; one && i < most_in_a_row && take_arrivals_in_flight(); ++i) run_ahead();
             if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
             if ((++events_ & 255) == 0) look_around();
             if (livelocked_) break;
@@ -96,6 +97,7 @@ public:
 
 private:
     using ReplicaType = Replica<AnyEngine>;
+    static constexpr int most_in_a_row = 64;  // then the user's interrupt is looked for
 
     void add_replica(std::int64_t index, const StepTimeModel& step_time) {
         EngineListener& listener = *this;
@@ -179,16 +181,19 @@ private:
         if (may_cancel_) slots_[request.id] = slot;
     }
 
-    /// Until the step in progress ends a request can do no more than join the queue, so its arrival takes no turn of the loop.
-    void take_arrivals_in_flight() {
+    /// Those before the end of the step in progress, which is the only replica's; whether there were any.
+    bool take_arrivals_in_flight() {
         const SimTime end = replicas_.front()->next_time();
-        if (end == never) return;
+        if (end == never) return false;
+        bool any = false;
         for (SimTime next = next_request(); next < end; next = next_request()) {
             if (next > next_sample_) sample_timeline(next);
             if (next >= next_mark_) mark_windows(next);
             move_clock(next);
             take_arrivals();
+            any = true;
         }
+        return any;
     }
 
     void start_steps() {

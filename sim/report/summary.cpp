@@ -39,7 +39,7 @@ public:
         centre_ = static_cast<std::int64_t>(batches_.mean());
         passes_.want(values_, statistics);
     }
-    void collect(std::int64_t value) {
+    [[gnu::always_inline]] void collect(std::int64_t value) {
         const auto beside = static_cast<double>(value - centre_);
         squares_ += beside * beside;
         passes_.collect(value);

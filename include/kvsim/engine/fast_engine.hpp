@@ -69,6 +69,7 @@ public:
         Int128 used_dt = 0;          ///< changes of used_blocks() by finishes, each times its instant
         Int128 reserved_dt = 0;      ///< of held().reserved
         std::int64_t used_peak = 0;  ///< of used_blocks() before the last finish
+        bool more = false;           ///< it stopped where the number of decoders changes
     };
 
     /// Whether the arguments meet the conditions above. The workload must also keep its outputs private
@@ -88,10 +89,12 @@ public:
     [[nodiscard]] std::int64_t decoders() const { return decoders_; }
     /// Whether somebody gets its last token in that batch.
     [[nodiscard]] bool somebody_ends_in(std::int64_t batch);
-    /// Advances over steps that end before `horizon` and change nothing but the contexts, though the batches of the
-    /// queue may bring first tokens; `next` is the scheduled successor
-    /// under async scheduling, else null; `end` is the end of `current`, `line` the price of a step of decoders() rows.
-    Ahead run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, SimTime last_finish, const DecodeLine& line);
+    /// Advances over steps that end before `horizon` and change nothing but the contexts, though the batches of the queue may
+    /// bring first tokens, and last ones up to `last_finish`, and the batch scheduled last may be the last of some. `next` is
+    /// the scheduled successor under async scheduling, else null; `end` is the end of `current`, `line` the price of a step of
+    /// decoders() rows.
+    Ahead run_ahead(Batch*& current, Batch*& next, bool async, SimTime& end, SimTime horizon, SimTime last_finish,
+                    const DecodeLine& line);
 
     [[nodiscard]] const EngineArgs& args() const { return args_; }
     [[nodiscard]] const RunKv& kv() const { return kv_; }
@@ -138,6 +141,7 @@ private:
     void plan_waiting(Batch& batch);
     void place(Batch& batch, Live& live, std::int64_t tokens);
     void close_plan(Batch& batch);
+    void release_ended(std::int64_t batch);
     void start_decoding(Live& live);
     void stop_decoding(Live& live);
     void preempt(Batch& batch);

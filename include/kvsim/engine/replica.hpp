@@ -193,9 +193,9 @@ public:
     /// may lie ahead of the clock. Gives the end of the last step of the second kind, or `now`.
     SimTime run_ahead(SimTime now, SimTime horizon, SimTime quiet_until, bool finishes) {
         if constexpr (fast) {
-            constexpr int most_single_steps = 64;  // then the user's interrupt is looked for
-            for (int single = 0; single < most_single_steps && flying_ && end_ < horizon; ++single) {
-                if (engine_.steady()) jump(horizon, finishes ? quiet_until : SimTime{});
+            constexpr int most_turns = 64;  // then the user's interrupt is looked for
+            for (int turn = 0; turn < most_turns && flying_ && end_ < horizon; ++turn) {
+                if (engine_.steady() && jump(horizon, finishes ? quiet_until : SimTime{})) continue;
                 const bool single_step = end_ < quiet_until && (finishes || !engine_.somebody_ends_in(current_->number)) &&
                                          fruitless_preemptions_ < 1000;
                 if (!single_step) break;
@@ -232,25 +232,26 @@ public:
 
 private:
     /// Over steps that end before `horizon` and in which nobody is admitted or preempted, nor finished after `last_finish`.
-    void jump(SimTime horizon, SimTime last_finish) {
-        Batch* const next = has_next_ ? next_ : nullptr;
+    /// Whether another jump may follow at once.
+    bool jump(SimTime horizon, SimTime last_finish) {
         const std::int64_t rows = engine_.decoders();
         const DecodeLine* const line = prices_.line(rows);
-        if (!line) return;
+        if (!line) return false;
         const SimTime first_end = end_;
-        const SimDuration first_pending = next ? next->duration : SimDuration{};
-        const FastEngine::Ahead passed = engine_.run_ahead(*current_, next, end_, horizon, last_finish, *line);
-        if (passed.steps == 0) return;
+        const SimDuration first_pending = has_next_ ? next_->duration : SimDuration{};
+        const FastEngine::Ahead passed = engine_.run_ahead(current_, next_, has_next_, end_, horizon, last_finish, *line);
+        if (passed.steps == 0) return false;
         fruitless_preemptions_ = 0;
         counters_.steps += passed.steps;
         counters_.rows += passed.steps * rows;
         counters_.tokens += passed.steps * rows;
-        integrals_.stepping += end_ - first_end + (next ? next->duration - first_pending : SimDuration{});
+        integrals_.stepping += end_ - first_end + (has_next_ ? next_->duration - first_pending : SimDuration{});
         used_dt_ -= passed.block_instants + passed.used_dt;
         reserved_dt_ -= passed.block_instants * engine_.slots_per_block() - passed.instants * rows + passed.reserved_dt;
         used_ = engine_.used_blocks();
         held_ = engine_.held();
         integrals_.blocks_used_peak = std::max({integrals_.blocks_used_peak, passed.used_peak, used_});
+        return passed.more;
     }
 
     void set_bound(Bound bound, SimTime now, bool closing = false) {
