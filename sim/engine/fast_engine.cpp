@@ -38,6 +38,7 @@ FastEngine::FastEngine(const EngineArgs& args, EngineListener& listener, Integra
       buckets_(4096),
       bucket_mask_(buckets_.size() - 1),
       occupied_(buckets_.size() / 64),
+      most_crossings_(stretch / args.block_size + 1),
       scheduled_at_(power_of_two(args.block_size + 4)),
       scheduled_mask_(scheduled_at_.size() - 1) {}
 
@@ -73,7 +74,7 @@ inline void FastEngine::leave_bucket(const Live& live) {
 std::int64_t FastEngine::batches_without_end(std::int64_t most) {
     const std::size_t at = static_cast<std::size_t>(batch_) & bucket_mask_;
     std::uint64_t bits = occupied_[at / 64] >> (at % 64);
-    if (at % 64 != 0) bits |= occupied_[(at / 64 + 1) % occupied_.size()] << (64 - at % 64);
+    if (at % 64 != 0) bits |= occupied_[(at / 64 + 1) & (occupied_.size() - 1)] << (64 - at % 64);
     for (; bits != 0; bits &= bits - 1) {
         const std::int64_t next = std::countr_zero(bits);
         if (next >= most) break;
@@ -475,7 +476,7 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
         // which changes only what follows it.
         const std::int64_t before_end = batches_without_end(stretch);
         std::int64_t n = only_current ? 1 : std::min(before_end + 1, stretch);
-        if (free < rows * (n / args_.block_size + 1)) {
+        if (free < rows * most_crossings_) {
             std::int64_t left = free;
             std::size_t phase = phase_;
             std::int64_t enough = 0;

@@ -281,7 +281,7 @@ private:
             ++out_.counters.retries;
         }
         if (const SimDuration waited = now_ - arrival_.time; waited > SimDuration::zero() && options_.note_client_queue)
-            out_.client_queue[id] = waited;
+            out_.client_queue.append(id, waited);
     }
 
     /// Routes a request that fits; it joins its replica's queue when the front end is done with it.

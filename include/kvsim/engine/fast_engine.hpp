@@ -180,6 +180,7 @@ private:
     std::vector<List> buckets_;           // by last_batch, in admission order
     std::size_t bucket_mask_ = 0;
     std::vector<std::uint64_t> occupied_;  // a bit a bucket
+    std::int64_t most_crossings_;          // of a decoder in `stretch` steps
     std::vector<SimTime> scheduled_at_;    // of the latest batches, ring
     std::size_t scheduled_mask_ = 0;
 
