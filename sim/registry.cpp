@@ -1,6 +1,8 @@
 // THE registration file: one table per kind of piece, one line per piece. A piece's own file defines its make and docs
 // functions; they are declared here and nowhere else.
 
+#include "engine/conformance_format.hpp"
+#include "kvsim/engine/scheduler.hpp"
 #include "kvsim/model/clients.hpp"
 #include "kvsim/model/pieces.hpp"
 #include "kvsim/model/workload_pieces.hpp"
@@ -29,6 +31,36 @@ std::span<const Entry<MakeStepTime>> step_time_models() {
          make_roofline_step},
         {"fitted", "kernel constants fitted on this GPU", fitted_step_docs, make_fitted_step},
         {"table", "layers profiled on the GPU, interpolated", table_step_docs, make_table_step},
+    };
+    return table;
+}
+
+// ---- batch policies: named by a preset, or by engine.batching ----------------------------------------------------------
+
+std::unique_ptr<Scheduler> make_vllm_v1_batching(Engine&);
+static std::vector<config::FieldDoc> no_docs() {
+    return {};
+}
+
+std::span<const Entry<MakeScheduler>> schedulers() {
+    static constexpr Entry<MakeScheduler> table[] = {
+        {"vllm-v1", "running requests first, prompts in chunks beside them (vLLM V1, main of 2026-05-29)", no_docs,
+         make_vllm_v1_batching},
+    };
+    return table;
+}
+
+// ---- recordings of engine decisions, the first that matches ------------------------------------------------------------
+
+#define KVSIM_RECORDING(name)                \
+    bool is_##name##_recording(const Json&); \
+    std::unique_ptr<Recording> open_##name##_recording(const Json&, const std::string&)
+KVSIM_RECORDING(vllm_v1);
+#undef KVSIM_RECORDING
+
+std::span<const Entry<OpenRecording>> conformance_formats() {
+    static constexpr Entry<OpenRecording> table[] = {
+        {"vllm-v1", "vLLM V1", no_docs, {is_vllm_v1_recording, open_vllm_v1_recording}},
     };
     return table;
 }

@@ -4,10 +4,12 @@
 
 #include "kvsim/app/process.hpp"
 #include "kvsim/base/check.hpp"
+#include "kvsim/engine/capacity.hpp"
 #include "kvsim/model/pieces.hpp"
 #include "kvsim/model/workload_pieces.hpp"
+#include "kvsim/report/accuracy_limits.hpp"
 #include "kvsim/report/output_analysis.hpp"
-#include "kvsim/report/summary.hpp"
+#include "kvsim/report/step_log.hpp"
 
 namespace kvsim::app {
 namespace {
@@ -34,6 +36,95 @@ std::int64_t automatic_warmup(const Outcome& pilot, std::vector<std::string>& wa
         return 0;
     }
     return found.values == 0 ? 0 : ids[found.values];
+}
+
+/// Remembers the names a trace gives its requests, as they are issued: the step log is written before the run ends.
+class NamedWorkload final : public Workload {
+public:
+    explicit NamedWorkload(Workload& inner) : inner_(inner) {}
+    [[nodiscard]] std::optional<SimTime> next_time() override { return inner_.next_time(); }
+    void pop(Arrival& out) override {
+        inner_.pop(out);
+        names_.push_back(out.external_id);
+    }
+    void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) override {
+        inner_.finished(id, now, reason, outputs);
+    }
+    [[nodiscard]] bool may_cancel() const override { return inner_.may_cancel(); }
+    [[nodiscard]] std::optional<std::int64_t> size_hint() const override { return inner_.size_hint(); }
+
+    [[nodiscard]] std::string name(RequestId id) const { return names_[id].empty() ? std::to_string(id) : names_[id]; }
+
+private:
+    Workload& inner_;
+    std::vector<std::string> names_;
+};
+
+/// What the run refuses names its scenario, unless it names a place itself (in a trace).
+Outcome simulate_scenario(const Prepared& p, const SimulationOptions& options, Router& router, Workload& workload) {
+    try {
+        return simulate(options, *p.step_time, router, workload);
+    } catch (const UserError& e) {
+        const std::string message = e.what();
+        if (message.find("error: ") != std::string::npos) throw;
+        throw UserError(p.scenario.file.string() + ": error: " + message);
+    }
+}
+
+Outcome run_one(const Prepared& p, std::int64_t seed, const RunOptions& run) {
+    SimulationOptions options = p.options;
+    std::vector<std::string> warnings;
+    resolve_measured(p, static_cast<std::uint64_t>(seed), options, warnings);
+    const Pieces pieces = fresh_pieces(p, static_cast<std::uint64_t>(seed));
+    Progress progress(p.scenario.name, run.progress);
+    const std::optional<std::int64_t> total = pieces.workload->size_hint();
+    options.on_progress = [&](const Outcome& outcome, SimTime now) {
+        progress.update(now, outcome.counters.completed + outcome.counters.rejected, total);
+    };
+    NamedWorkload workload(*pieces.workload);
+    std::optional<StepLog> log;
+    if (run.steps) {
+        log.emplace(
+            *run.steps, [&workload](RequestId id) { return workload.name(id); }, options.replicas,
+            options.engine.usable_blocks());
+        options.on_step = [&log](std::int64_t replica, const StepRecord& record) { log->add(replica, record); };
+    }
+    Outcome outcome = simulate_scenario(p, options, *pieces.router, log ? static_cast<Workload&>(workload) : *pieces.workload);
+    outcome.warnings.insert(outcome.warnings.end(), warnings.begin(), warnings.end());
+    throw_if_stopped();
+    if (!outcome.stall_report.empty()) throw UserError("error: " + p.scenario.name + ": " + outcome.stall_report);
+    if (log) log->finish("done", {});
+    for (std::string& note : pieces.workload->notes()) outcome.warnings.push_back(std::move(note));
+    return outcome;
+}
+
+/// From the same requests offered all at once, with pieces of their own.
+std::optional<double> capacity_of(const Prepared& p, std::int64_t seed) {
+    const Pieces pieces = fresh_pieces(p, static_cast<std::uint64_t>(seed));
+    if (pieces.workload->closed_loop()) return std::nullopt;  // its requests follow from answers
+    const std::optional<double> rate = saturated_rate(p.options, *p.step_time, *pieces.router, *pieces.workload);
+    throw_if_stopped();
+    return rate;
+}
+
+/// Where the step-time model is known to be wrong; the summary says itself that a run is saturated or overloaded.
+void add_accuracy_warnings(const Prepared& p, Summary& summary) {
+    const std::string& tier = p.info.step_time_model;
+    if (tier != "fitted" && tier != "roofline") return;
+    AccuracyCase run;
+    run.model = p.deployment.model_name;
+    run.gpu = p.deployment.gpu_name;
+    run.dtype = p.deployment.model->dtype;
+    run.moe = p.deployment.model->is_moe();
+    run.batch = summary.batch_size_mean.value_or(0);
+    run.context = summary.prompt_tokens.mean + summary.output_tokens.mean / 2;
+    if (summary.verdict == "stable") run.load = summary.load.value_or(0);
+    run.concurrency = p.info.max_concurrency;
+    for (const std::string& limit : accuracy_limits(run)) summary.warnings.push_back("accuracy: " + limit);
+    if (tier == "roofline") {
+        summary.warnings.push_back("accuracy: no kernel was measured on " + run.gpu +
+                                   "; efficiencies are the medians of other cards");
+    }
 }
 
 }  // namespace
@@ -73,6 +164,17 @@ void resolve_measured(const Prepared& p, std::uint64_t seed, SimulationOptions& 
         });
         options.measured_end = late - pilot.requests.begin();
     }
+}
+
+Run run_seed(const Prepared& p, std::int64_t seed, const RunOptions& options) {
+    Run run;
+    run.outcome = run_one(p, seed, options);
+    run.info = p.info;
+    run.info.seed = seed;
+    run.info.capacity_req_s = capacity_of(p, seed);
+    run.summary = summarize(run.info, run.outcome);
+    add_accuracy_warnings(p, run.summary);
+    return run;
 }
 
 }  // namespace kvsim::app

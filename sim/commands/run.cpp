@@ -17,14 +17,9 @@
 #include "kvsim/app/process.hpp"
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/file.hpp"
-#include "kvsim/engine/capacity.hpp"
-#include "kvsim/model/deployment.hpp"
-#include "kvsim/model/pieces.hpp"
-#include "kvsim/report/accuracy_limits.hpp"
 #include "kvsim/report/assertion.hpp"
 #include "kvsim/report/render.hpp"
 #include "kvsim/report/replications.hpp"
-#include "kvsim/report/step_log.hpp"
 #include "kvsim/report/windows.hpp"
 #include "kvsim/report/writers.hpp"
 
@@ -58,111 +53,6 @@ const Usage& usage() {
         1,
         static_cast<std::size_t>(-1)};
     return run;
-}
-
-/// Remembers the names a trace gives its requests, as they are issued: the step log is written before the run ends.
-class NamedWorkload final : public Workload {
-public:
-    explicit NamedWorkload(Workload& inner) : inner_(inner) {}
-    [[nodiscard]] std::optional<SimTime> next_time() override { return inner_.next_time(); }
-    void pop(Arrival& out) override {
-        inner_.pop(out);
-        names_.push_back(out.external_id);
-    }
-    void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) override {
-        inner_.finished(id, now, reason, outputs);
-    }
-    [[nodiscard]] bool may_cancel() const override { return inner_.may_cancel(); }
-    [[nodiscard]] std::optional<std::int64_t> size_hint() const override { return inner_.size_hint(); }
-
-    [[nodiscard]] std::string name(RequestId id) const { return names_[id].empty() ? std::to_string(id) : names_[id]; }
-
-private:
-    Workload& inner_;
-    std::vector<std::string> names_;
-};
-
-struct RunOptions {
-    bool quiet = false;
-    std::optional<fs::path> steps;
-    std::optional<std::int64_t> replications;
-};
-
-/// What the run refuses names its scenario, unless it names a place itself (in a trace).
-Outcome simulate_scenario(const Prepared& p, const SimulationOptions& options, Router& router, Workload& workload) {
-    try {
-        return simulate(options, *p.step_time, router, workload);
-    } catch (const UserError& e) {
-        const std::string message = e.what();
-        if (message.find("error: ") != std::string::npos) throw;
-        throw UserError(p.scenario.file.string() + ": error: " + message);
-    }
-}
-
-Outcome run_one(const Prepared& p, std::int64_t seed, const RunOptions& run) {
-    SimulationOptions options = p.options;
-    std::vector<std::string> warnings;
-    resolve_measured(p, static_cast<std::uint64_t>(seed), options, warnings);
-    const Pieces pieces = fresh_pieces(p, static_cast<std::uint64_t>(seed));
-    Progress progress(p.scenario.name, !run.quiet);
-    const std::optional<std::int64_t> total = pieces.workload->size_hint();
-    options.on_progress = [&](const Outcome& outcome, SimTime now) {
-        progress.update(now, outcome.counters.completed + outcome.counters.rejected, total);
-    };
-    NamedWorkload workload(*pieces.workload);
-    std::optional<StepLog> log;
-    if (run.steps) {
-        log.emplace(
-            *run.steps, [&workload](RequestId id) { return workload.name(id); }, options.replicas,
-            options.engine.num_gpu_blocks - 1);
-        options.on_step = [&log](std::int64_t replica, const StepRecord& record) { log->add(replica, record); };
-    }
-    Outcome outcome = simulate_scenario(p, options, *pieces.router, log ? static_cast<Workload&>(workload) : *pieces.workload);
-    outcome.warnings.insert(outcome.warnings.end(), warnings.begin(), warnings.end());
-    throw_if_stopped();
-    if (!outcome.stall_report.empty()) throw UserError("error: " + p.scenario.name + ": " + outcome.stall_report);
-    if (log) log->finish("done", {});
-    for (std::string& note : pieces.workload->notes()) outcome.warnings.push_back(std::move(note));
-    return outcome;
-}
-
-/// From the same requests offered all at once, with pieces of their own.
-std::optional<double> capacity_of(const Prepared& p, std::int64_t seed) {
-    const Pieces pieces = fresh_pieces(p, static_cast<std::uint64_t>(seed));
-    if (pieces.workload->closed_loop()) return std::nullopt;  // its requests follow from answers
-    const std::optional<double> rate = saturated_rate(p.options, *p.step_time, *pieces.router, *pieces.workload);
-    throw_if_stopped();
-    return rate;
-}
-
-/// Where the step-time model is known to be wrong; the summary says itself that a run is saturated or overloaded.
-void add_accuracy_warnings(const Prepared& p, Summary& summary) {
-    const std::string& tier = p.info.step_time_model;
-    if (tier != "fitted" && tier != "roofline") return;
-    AccuracyCase run;
-    run.model = p.deployment.model_name;
-    run.gpu = p.deployment.gpu_name;
-    run.dtype = p.deployment.model->dtype;
-    run.moe = p.deployment.model->is_moe();
-    run.batch = summary.batch_size_mean.value_or(0);
-    run.context = summary.prompt_tokens.mean + summary.output_tokens.mean / 2;
-    if (summary.verdict == "stable") run.load = summary.load.value_or(0);
-    run.concurrency = p.info.max_concurrency;
-    for (const std::string& limit : accuracy_limits(run)) summary.warnings.push_back("accuracy: " + limit);
-    if (tier == "roofline") {
-        summary.warnings.push_back("accuracy: no kernel was measured on " + run.gpu +
-                                   "; efficiencies are the medians of other cards");
-    }
-}
-
-/// One seed's run; the first one's details are kept.
-Outcome run_seed(const Prepared& p, std::int64_t seed, const RunOptions& run, RunInfo& info, Summary& summary) {
-    Outcome outcome = run_one(p, seed, run);
-    info.seed = seed;
-    info.capacity_req_s = capacity_of(p, seed);
-    summary = summarize(info, outcome);
-    add_accuracy_warnings(p, summary);
-    return outcome;
 }
 
 /// requests.csv, timeline.csv, windows.csv and the keys of summary.json outside `kvsim` are the first seed's.
@@ -229,16 +119,18 @@ int run_command(const std::vector<std::string>& args) {
     if (!given) return exit_done;
     const std::vector<std::string>& files = given->positional;
     const bool several = files.size() > 1;
-    const RunOptions run{given->has("quiet"), given->text("steps"), given->integer("replications", 1, 100'000)};
-    const bool replications = run.replications.has_value();
-    if (run.steps && run.replications.value_or(1) > 1) throw UserError("error: --steps logs one run, not several replications");
+    const bool quiet = given->has("quiet");
+    const RunOptions run{!quiet, given->text("steps")};
+    const std::optional<std::int64_t> count = given->integer("replications", 1, 100'000);
+    const bool replications = count.has_value();
+    if (run.steps && count.value_or(1) > 1) throw UserError("error: --steps logs one run, not several replications");
     if (run.steps && several) throw UserError("error: --steps logs one scenario, not several");
     std::error_code unequal;
     if (run.steps && fs::equivalent(*run.steps, files.front(), unequal)) {
         throw UserError("error: --steps " + run.steps->string() + " would overwrite the scenario");
     }
     const std::string level = given->choice("log-level", log_levels);
-    set_log_level(run.quiet && !given->has("log-level") ? "error" : level);
+    set_log_level(quiet && !given->has("log-level") ? "error" : level);
     const Format format = parse_format(given->choice("format", formats));
     std::vector<Assertion> assertions;
     for (const std::string& text : given->all("assert")) assertions.push_back(parse_assertion(text));
@@ -255,29 +147,27 @@ int run_command(const std::vector<std::string>& args) {
         const Prepared& p = all[i];
         const fs::path& folder = folders[several ? i + 1 : i].path();
         log_info(p.scenario.name + ": " + p.info.step_time_description);
-        RunInfo info = p.info;
-        std::vector<Summary> runs(1);
-        const Outcome outcome = run_seed(p, p.scenario.seed, run, info, runs.front());
-        for (std::int64_t n = 1; n < run.replications.value_or(1); ++n) {
-            RunInfo other = p.info;
-            run_seed(p, p.scenario.seed + n, run, other, runs.emplace_back());
-        }
-        const Summary& summary = runs.front();
+        const Run first = run_seed(p, p.scenario.seed, run);
+        const RunInfo& info = first.info;
+        const Outcome& outcome = first.outcome;
+        const Summary& summary = first.summary;
+        std::vector<Summary> runs{summary};
+        for (std::int64_t n = 1; n < count.value_or(1); ++n) runs.push_back(run_seed(p, p.scenario.seed + n, run).summary);
         write_files(folder, p, info, outcome, runs, replications);
         const std::string row = replications ? replicated_csv_row(runs) : summary_csv_row(summary);
         rows += row;
         // The table and the Markdown carry them themselves.
-        if (run.quiet || (format != Format::table && format != Format::markdown)) {
+        if (quiet || (format != Format::table && format != Format::markdown)) {
             for (const std::string& warning : summary.warnings) log_warning(warning);
         }
         const std::vector<std::string> together = replication_warnings(runs);
         for (const std::string& warning : together) log_warning(warning);
-        if (!run.quiet && format == Format::csv) {
+        if (!quiet && format == Format::csv) {
             const std::string header = replications ? replicated_csv_header() : summary_csv_header();
             print(i == 0 ? header + row : row);
-        } else if (!run.quiet && format == Format::json && replications) {
+        } else if (!quiet && format == Format::json && replications) {
             print(summary_json(info, outcome, summary, replications_json(runs)) + "\n");
-        } else if (!run.quiet) {
+        } else if (!quiet) {
             print(render(format, info, outcome, summary, {.colour = colour(), .e2el = true}));
             if (replications && format != Format::vllm) print("\n" + render_replications(format, runs));
         }
@@ -287,7 +177,7 @@ int run_command(const std::vector<std::string>& args) {
             const AssertionResult result =
                 replications ? evaluate(assertion, replicated_cell(means, *assertion.column)) : evaluate(assertion, summary);
             if (!result.passed) code = exit_gate_failed;
-            if (result.passed && run.quiet) continue;
+            if (result.passed && quiet) continue;
             std::fprintf(stderr, "%s%s\n", several ? (p.scenario.name + ": ").c_str() : "", result.message.c_str());
         }
         log_info("written to " + folder.string());

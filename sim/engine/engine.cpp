@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/engine/scheduler.hpp"
 
 namespace kvsim {
 
@@ -16,17 +17,18 @@ namespace {
 
 constexpr RequestId nobody = std::numeric_limits<RequestId>::max();
 
+std::unique_ptr<Scheduler> make_scheduler(Engine& engine) {
+    for (const Entry<MakeScheduler>& entry : schedulers()) {
+        if (entry.name == engine.args().batching) return entry.make(engine);
+    }
+    KVSIM_CHECK(false, "the batch policy's name was checked");
+    return nullptr;
+}
+
 }  // namespace
 
 Engine::Engine(const EngineArgs& args, EngineListener& listener)
-    : args_(args),
-      listener_(listener),
-      waiting_(make_waiting_queue(args.scheduling_policy, requests_)),
-      kv_(args.kv_groups.empty() ? make_paged_kv(args.num_gpu_blocks - 1, args.block_size, args.enable_prefix_caching)
-                                 : make_group_kv(args)),
-      scheduler_(make_vllm_v1_scheduler()),
-      watermark_blocks_(static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)))),
-      slots_per_block_(kvsim::slots_per_block(args)) {
+    : args_(args), listener_(listener), slots_per_block_(kvsim::slots_per_block(args)) {
     for (const BlockGroup& group : args.kv_groups) {
         if (group.rule != BlockGroup::Rule::sliding && group.rule != BlockGroup::Rule::chunked) continue;
         const WindowContext window{group.window, group.rule == BlockGroup::Rule::chunked, 0};
@@ -34,6 +36,7 @@ Engine::Engine(const EngineArgs& args, EngineListener& listener)
         if (std::none_of(windows_.begin(), windows_.end(), same)) windows_.push_back(window);
     }
     KVSIM_CHECK(args.num_gpu_blocks >= 1 && args.block_size >= 1 && args.max_num_seqs >= 1, "engine arguments were checked");
+    scheduler_ = make_scheduler(*this);
 }
 
 Slot Engine::enqueue(NewRequest& request) {
@@ -47,6 +50,7 @@ Slot Engine::enqueue(NewRequest& request) {
     live.content = std::move(request.content);
     live.output_base = request.output_base;
     live.measured = request.measured;
+    live.outstanding = live.final_computed();
     KVSIM_CHECK(live.prompt >= 1 && live.max_tokens >= 1, "a request has a prompt, and room for an output token");
     Slot slot = static_cast<Slot>(requests_.size());
     if (free_slots_.empty()) {
@@ -57,8 +61,8 @@ Slot Engine::enqueue(NewRequest& request) {
         requests_[slot] = std::move(live);
     }
     ++unfinished_;
-    outstanding_ += requests_[slot].final_computed();
-    waiting_->push_new(slot);
+    outstanding_ += requests_[slot].outstanding;
+    scheduler_->arrive(slot);
     return slot;
 }
 
@@ -67,112 +71,100 @@ void Engine::schedule(Batch& batch, SimTime now) {
     batch.step = step_++;
     if (batch.windows.size() != windows_.size()) batch.windows = windows_;
     now_ = now;
-    scheduler_->plan(*this, batch);
-    advance(batch);
-    check_invariants();
-}
-
-/// The rows are final: their tokens count as computed from here on, before the model has run.
-void Engine::advance(Batch& batch) {
-    for (BatchRow& row : batch.rows) {
-        LiveRequest& request = requests_[row.slot];
-        request.row = -1;
-        if (row.tokens == 1) {
-            decode(batch, request, row);
-        } else {
-            prefill(batch, request, row);
-        }
-        const std::int64_t redone =
-            std::max<std::int64_t>(0, std::min(request.high_water, row.computed + row.tokens) - row.computed);
-        if (redone > 0) {
-            batch.recomputed_tokens += redone;
-            listener_.on_recompute(request.id, redone);
-        }
-        request.high_water = std::max(request.high_water, row.computed + row.tokens);
-        request.computed += row.tokens;
-        request.scheduled += row.tokens;
-        outstanding_ -= row.tokens;
-        row.id = request.id;
-        row.samples = request.computed >= request.tokens() + request.in_flight;
-        if (row.samples) {
-            ++batch.shape.sampled;
-            if (args_.async_scheduling) ++request.in_flight;
-        }
-        account(request);
-    }
+    scheduler_->plan(batch);
     batch.shape.sequences = static_cast<std::int64_t>(batch.rows.size());
     batch.shape.chunks = batch.chunks;
     batch.shape.windows = batch.windows;
+    check_invariants();
 }
 
-void Engine::admit(Batch& batch, PrefixHit hit, std::int64_t tokens) {
-    const Slot slot = waiting_->head();
-    waiting_->pop_head();
+void Engine::update(const Batch& batch, SimTime now) {
+    received_.clear();
+    finished_.clear();
+    scheduler_->receive(batch, now);
+    now_ = now;
+    tell_next_tokens();
+    check_invariants();
+}
+
+void Engine::admitted(Slot slot, std::int64_t cached) {
     LiveRequest& request = requests_[slot];
-    KVSIM_DCHECK(request.computed == 0 && request.in_flight == 0, "a waiting request starts from nothing");
-    request.computed = hit.blocks * args_.block_size;
-    outstanding_ -= request.computed;
-    listener_.on_admitted(request.id, request.admitted_before, request.tokens(), request.computed, now_);
-    const auto kind = request.state == RequestState::preempted ? ScheduledRow::Kind::resumed : ScheduledRow::Kind::fresh;
-    kv_->admit(request, hit, request.computed + tokens);
-    kv_->publish(request, request.computed + tokens);
+    listener_.on_admitted(request.id, request.admitted_before, request.tokens(), cached, now_);
+    request.computed = cached;
     request.state = RequestState::running;
     request.admitted_before = true;
-    running_.push_back(slot);
-    request.row = static_cast<std::int64_t>(batch.rows.size());
-    batch.rows.push_back({slot, tokens, request.computed, kind, 0, false});
 }
 
-void Engine::extend(Batch& batch, Slot slot, std::int64_t tokens, std::int64_t new_blocks) {
+void Engine::preempted(Batch& batch, Slot slot) {
     LiveRequest& request = requests_[slot];
-    const auto held = static_cast<std::int64_t>(request.table.size());
-    kv_->extend(request, request.computed + tokens, new_blocks);
-    if (args_.enable_prefix_caching) kv_->publish(request, std::min(request.computed + tokens, request.tokens()));
-    request.row = static_cast<std::int64_t>(batch.rows.size());
-    batch.rows.push_back({slot, tokens, request.computed, ScheduledRow::Kind::running, held, false});
+    request.computed = 0;
+    request.state = RequestState::preempted;
+    account(request);
+    batch.preempted.push_back(request.id);
+    listener_.on_preempted(request.id);
 }
 
-void Engine::prefill(Batch& batch, const LiveRequest& request, const BatchRow& row) {
-    KVSIM_DCHECK(row.computed == request.computed && row.tokens >= 2, "a chunk continues where its request stands");
+void Engine::book(Batch& batch, const BatchRow& row) {
+    LiveRequest& request = requests_[row.slot];
+    if (row.tokens == 1) {
+        decode(batch, row);
+    } else {
+        prefill(batch, row);
+    }
+    const std::int64_t redone =
+        std::max<std::int64_t>(0, std::min(request.high_water, row.computed + row.tokens) - row.computed);
+    if (redone > 0) {
+        batch.recomputed_tokens += redone;
+        listener_.on_recompute(request.id, redone);
+    }
+    request.high_water = std::max(request.high_water, row.computed + row.tokens);
+    request.scheduled += row.tokens;
+    batch.shape.sampled += row.samples ? 1 : 0;
+}
+
+void Engine::prefill(Batch& batch, const BatchRow& row) {
     batch.shape.tokens += row.tokens;
-    batch.chunks.push_back({row.tokens, request.computed});
+    batch.chunks.push_back({row.tokens, row.computed});
 }
 
-void Engine::decode(Batch& batch, const LiveRequest& request, [[maybe_unused]] const BatchRow& row) {
-    KVSIM_DCHECK(row.computed == request.computed && row.tokens == 1, "a decode row is one token");
+void Engine::decode(Batch& batch, const BatchRow& row) {
     ++batch.shape.tokens;
     ++batch.shape.decode_rows;
-    const std::int64_t context = request.computed + 1;
+    const std::int64_t context = row.computed + 1;
     batch.shape.decode_context += context;
     batch.shape.longest_context = std::max(batch.shape.longest_context, context);
     batch.shape.shortest_context = batch.shape.decode_rows == 1 ? context : std::min(batch.shape.shortest_context, context);
     for (WindowContext& window : batch.windows) window.context += window.attended(context);
 }
 
-std::int64_t Engine::preempt(Batch& batch, std::size_t index) {
-    const Slot slot = running_[index];
+bool Engine::credit(Slot slot, SimTime now) {
     LiveRequest& request = requests_[slot];
-    running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
-    std::int64_t given_back = 0;
-    if (request.row >= 0) {
-        const auto at = static_cast<std::size_t>(request.row);
-        given_back = batch.rows[at].tokens;
-        batch.rows.erase(batch.rows.begin() + request.row);
-        for (std::size_t i = at; i < batch.rows.size(); ++i) requests_[batch.rows[i].slot].row = static_cast<std::int64_t>(i);
-        request.row = -1;
+    ++request.outputs;
+    if (request.outputs == 1) {
+        listener_.on_first_token(request.id, now);
+    } else {
+        const SimDuration gap = now - request.last_token;
+        if (gap != next_tokens_.gap) {
+            now_ = now;
+            tell_next_tokens();
+            next_tokens_.gap = gap;
+        }
+        ++next_tokens_.count;
+        next_tokens_.measured += request.measured;
+        if (keep_gaps_) request.gaps.push_back(gap.count());
     }
-    kv_->release(request);
-    outstanding_ += request.computed;
-    request.computed = 0;
-    request.state = RequestState::preempted;
-    account(request);
-    waiting_->push_preempted(slot);
-    batch.preempted.push_back(request.id);
-    listener_.on_preempted(request.id);
-    return given_back;
+    request.last_token = now;
+    received_.push_back(request.id);
+    return request.outputs == request.max_tokens;
+}
+
+void Engine::tell_next_tokens() {
+    if (next_tokens_.count > 0) listener_.on_next_tokens(next_tokens_.count, next_tokens_.measured, next_tokens_.gap, now_);
+    next_tokens_ = {};
 }
 
 void Engine::finish(Slot slot, SimTime now) {
+    finished_.push_back(requests_[slot].id);
     leave(slot);
     LiveRequest& request = requests_[slot];
     if (keep_gaps_) listener_.on_gaps(request.id, request.gaps);
@@ -188,97 +180,42 @@ Aborted Engine::abort(Slot slot) {
 }
 
 void Engine::leave(Slot slot) {
+    scheduler_->remove(slot);
     LiveRequest& request = requests_[slot];
-    if (request.state == RequestState::running) {
-        kv_->release(request);
-        running_.erase(std::find(running_.begin(), running_.end(), slot));
-    } else {
-        waiting_->remove(slot);  // aborted, or preempted with its last token in flight
-    }
-    outstanding_ -= request.final_computed() - request.computed;
-    request.computed = 0;
+    outstanding_ -= request.outstanding;
+    held_.reserved -= request.reserved_slots;
+    held_.internal -= request.internal_slots;
+    request.outstanding = request.reserved_slots = request.internal_slots = request.computed = 0;
     request.state = RequestState::waiting;
-    account(request);
     --unfinished_;
     free_slots_.push_back(slot);
 }
 
-void Engine::update(const Batch& batch, SimTime now) {
-    received_.clear();
-    finished_.clear();
-    // Decoding requests got their last tokens together, so nearly all rows have one gap: they are told as one.
-    std::int64_t next_tokens = 0;
-    std::int64_t measured = 0;
-    SimDuration gap{};
-    for (const BatchRow& row : batch.rows) {
-        if (!row.samples) continue;
-        LiveRequest& request = requests_[row.slot];
-        if (request.id != row.id) continue;  // aborted meanwhile
-        ++request.outputs;
-        if (args_.async_scheduling) {
-            --request.in_flight;
-            if (args_.enable_prefix_caching && request.state == RequestState::running)
-                kv_->publish(request, request.computed - request.in_flight);
-        }
-        if (request.outputs == 1) {
-            listener_.on_first_token(request.id, now);
-        } else {
-            if (now - request.last_token != gap) {
-                if (next_tokens > 0) listener_.on_next_tokens(next_tokens, measured, gap, now);
-                next_tokens = 0;
-                measured = 0;
-                gap = now - request.last_token;
-            }
-            ++next_tokens;
-            measured += request.measured;
-            if (keep_gaps_) request.gaps.push_back((now - request.last_token).count());
-        }
-        request.last_token = now;
-        received_.push_back(request.id);
-        if (request.outputs < request.max_tokens) continue;
-        finished_.push_back(request.id);
-        finish(row.slot, now);
-    }
-    if (next_tokens > 0) listener_.on_next_tokens(next_tokens, measured, gap, now);
-    check_invariants();
+void Engine::account(Slot slot) {
+    account(requests_[slot]);
 }
 
-void Engine::account_tables(LiveRequest& request) {
-    const HeldSlots held = kv_->unfilled(request);
+void Engine::account(LiveRequest& request) {
+    const HeldSlots held = request.state == RequestState::running ? scheduler_->unfilled(request) : HeldSlots{};
+    held_.reserved += held.reserved - request.reserved_slots;
+    held_.internal += held.internal - request.internal_slots;
     request.reserved_slots = held.reserved;
     request.internal_slots = held.internal;
-    held_.reserved += held.reserved;
-    held_.internal += held.internal;
-}
-
-/// Keeps the waste shares of one request current.
-void Engine::account(LiveRequest& request) {
-    held_.reserved -= request.reserved_slots;
-    held_.internal -= request.internal_slots;
-    request.reserved_slots = 0;
-    request.internal_slots = 0;
-    if (request.state != RequestState::running) return;
-    if (!request.tables.empty()) return account_tables(request);
-    const std::int64_t slots = static_cast<std::int64_t>(request.table.size()) * args_.block_size;
-    const std::int64_t final = request.final_computed();
-    request.reserved_slots = std::max<std::int64_t>(0, std::min(slots, final) - request.computed);
-    request.internal_slots = std::max<std::int64_t>(0, slots - std::max(final, request.computed));
-    held_.reserved += request.reserved_slots;
-    held_.internal += request.internal_slots;
+    const std::int64_t outstanding = request.final_computed() - request.computed;
+    outstanding_ += outstanding - request.outstanding;
+    request.outstanding = outstanding;
 }
 
 std::string Engine::describe() const {
-    std::string text = std::to_string(running_count()) + " running, " + std::to_string(waiting_count()) + " waiting, " +
-                       std::to_string(kv_->free()) + " of " + std::to_string(kv_->usable()) + " KV blocks free";
-    if (waiting_->empty()) return text;
-    const LiveRequest& head = requests_[waiting_->head()];
-    return text + describe_head(head.tie_id, head.prompt, head.outputs, head.max_tokens, args_, watermark_blocks_);
+    return std::to_string(running_count()) + " running, " + std::to_string(waiting_count()) + " waiting, " +
+           std::to_string(free_blocks()) + " of " + std::to_string(usable_blocks()) + " KV blocks free" +
+           scheduler_->describe_head();
 }
 
 std::vector<std::pair<RequestId, std::int64_t>> Engine::left_over() const {
     std::vector<std::pair<RequestId, std::int64_t>> out;
-    for (const Slot slot : running_) out.emplace_back(requests_[slot].id, requests_[slot].outputs);
-    for (const Slot slot : waiting_->in_order()) out.emplace_back(requests_[slot].id, requests_[slot].outputs);
+    for (const Slot slot : scheduler_->running()) out.emplace_back(requests_[slot].id, requests_[slot].outputs);
+    for (const Slot slot : scheduler_->waiting()) out.emplace_back(requests_[slot].id, requests_[slot].outputs);
     return out;
 }
 
@@ -293,21 +230,30 @@ std::string describe_head(const std::string& name, std::int64_t prompt, std::int
 }
 
 void Engine::check_invariants() const {
-    KVSIM_CHECK(static_cast<std::int64_t>(running_.size() + waiting_->size()) == unfinished_, "every request runs or waits");
-    KVSIM_CHECK(unfinished_ > 0 || used_blocks() == 0, "an empty engine holds no KV");
+    KVSIM_CHECK(running_count() + waiting_count() == unfinished_, "every request runs or waits");
+    KVSIM_CHECK(has_work() || used_blocks() == 0, "an empty engine holds no KV");
 #ifndef NDEBUG
     HeldSlots held;
-    for (const Slot slot : running_) {
+    std::int64_t outstanding = 0;
+    const std::vector<Slot> running = scheduler_->running();
+    for (const Slot slot : running) {
         const LiveRequest& request = requests_[slot];
         KVSIM_CHECK(request.state == RequestState::running, "running() holds running requests");
-        const std::int64_t room =
-            request.tables.empty() ? static_cast<std::int64_t>(request.table.size()) * args_.block_size : request.room;
-        KVSIM_CHECK(room >= request.computed, "computed tokens have a slot");
         held.reserved += request.reserved_slots;
         held.internal += request.internal_slots;
+        outstanding += request.outstanding;
     }
+    const std::vector<Slot> waiting = scheduler_->waiting();
+    for (const Slot slot : waiting) {
+        KVSIM_CHECK(requests_[slot].state != RequestState::running, "waiting() holds waiting requests");
+        outstanding += requests_[slot].outstanding;
+    }
+    KVSIM_CHECK(static_cast<std::int64_t>(running.size()) == running_count() &&
+                    static_cast<std::int64_t>(waiting.size()) == waiting_count(),
+                "counts are of the lists");
     KVSIM_CHECK(held.reserved == held_.reserved && held.internal == held_.internal,
                 "the waste shares are sums over running requests");
+    KVSIM_CHECK(outstanding == outstanding_, "outstanding tokens are a sum over requests");
 #endif
 }
 
@@ -315,27 +261,22 @@ void fill_scheduled(StepRecord& record, const Engine& engine, const Batch& batch
     record.step = batch.step;
     record.scheduled.reserve(batch.rows.size());
     for (const BatchRow& row : batch.rows) {
-        const LiveRequest& request = engine.request(row.slot);
         ScheduledRow& out = record.scheduled.emplace_back();
-        out.id = request.id;
+        out.id = row.id;
         out.tokens = row.tokens;
         out.computed = row.computed;
         out.kind = row.kind;
-        if (request.tables.empty()) {
-            out.blocks.assign(request.table.begin() + row.blocks_from, request.table.end());
-        } else {
-            record_tables(engine.args(), request, row.kind == ScheduledRow::Kind::running ? row.computed : 0, out);
-        }
+        engine.scheduler().record(row, out);
     }
     record.total_tokens = batch.shape.tokens;
     record.preempted = batch.preempted;
-    record.free_after_schedule = engine.kv().free();
+    record.free_after_schedule = engine.free_blocks();
 }
 
 void fill_updated(StepRecord& record, const Engine& engine) {
-    record.free_after_update = engine.kv().free();
-    for (const Slot slot : engine.running()) record.running.push_back(engine.request(slot).id);
-    for (const Slot slot : engine.waiting().in_order()) record.waiting.push_back(engine.request(slot).id);
+    record.free_after_update = engine.free_blocks();
+    for (const Slot slot : engine.scheduler().running()) record.running.push_back(engine.request(slot).id);
+    for (const Slot slot : engine.scheduler().waiting()) record.waiting.push_back(engine.request(slot).id);
 }
 
 }  // namespace kvsim

@@ -19,7 +19,7 @@ std::size_t power_of_two(std::int64_t at_least) {
 }  // namespace
 
 bool FastEngine::handles(const EngineArgs& args) {
-    return args.kv_groups.empty() && args.scheduling_policy == QueueOrder::fcfs && args.long_prefill_token_threshold == 0 &&
+    return args.batching == "vllm-v1" && args.kv_groups.empty() && args.scheduling_policy == QueueOrder::fcfs && args.long_prefill_token_threshold == 0 &&
            args.max_num_batched_tokens >= args.max_num_seqs && args.block_size <= 4096 && args.max_model_len <= 0x3fffffff;
 }
 
@@ -28,7 +28,7 @@ FastEngine::FastEngine(const EngineArgs& args, EngineListener& listener, Integra
       listener_(listener),
       integrals_(integrals),
       tokens_(tokens),
-      kv_(args.num_gpu_blocks - 1, args.block_size, args.enable_prefix_caching),
+      kv_(args.usable_blocks(), args.block_size, args.enable_prefix_caching),
       watermark_blocks_(static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)))),
       block_shift_(std::has_single_bit(static_cast<std::uint64_t>(args.block_size))
                        ? std::countr_zero(static_cast<std::uint64_t>(args.block_size))

@@ -54,7 +54,7 @@ public:
           tokens_(out_, options.warmup_time || options.warmup_requests || options.measured_end),
           loads_(static_cast<std::size_t>(options.replicas)),
           last_instant_(end_of_time.time_since_epoch() / options.replicas) {
-        out_.usable_blocks = options.engine.num_gpu_blocks - 1;
+        out_.usable_blocks = options.engine.usable_blocks();
         out_.block_size = options.engine.block_size;
         out_.replicas = options.replicas;
         KVSIM_CHECK(options.keep_requests || (!may_cancel_ && !options.latency_from_intended && !options.itl_per_request),

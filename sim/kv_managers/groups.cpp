@@ -47,7 +47,7 @@ std::int64_t admission_blocks(const BlockGroup& group, const EngineArgs& args, s
 class GroupKv final : public PooledKv {
 public:
     explicit GroupKv(const EngineArgs& args)
-        : PooledKv(args.num_gpu_blocks - 1, args.block_size, table_count(args)),
+        : PooledKv(args.usable_blocks(), args.block_size, table_count(args)),
           args_(args),
           caching_(args.enable_prefix_caching),
           align_(align_of(args)) {
@@ -308,6 +308,11 @@ private:
 };
 
 }  // namespace
+
+std::unique_ptr<KvManager> make_kv_manager(const EngineArgs& args) {
+    return args.kv_groups.empty() ? make_paged_kv(args.usable_blocks(), args.block_size, args.enable_prefix_caching)
+                                  : make_group_kv(args);
+}
 
 std::unique_ptr<KvManager> make_group_kv(const EngineArgs& args) {
     return std::make_unique<GroupKv>(args);

@@ -17,8 +17,12 @@ using config::Value;
 // vLLM's EngineArgs as of 2026-05-29 and of 2026-01, from its source and documentation; decisions checked against recorded
 // ones.
 constexpr std::array<Preset, 2> preset_table{
-    {{"vllm-v1", "vLLM V1, defaults of 2026-05-29", 0.92, true, "vLLM engine arguments, 2026-05-29"},
-     {"vllm-v1-2026-01", "vLLM V1, defaults of January 2026", 0.90, false, "vLLM engine arguments, 2026-01"}}};
+    {{.name = "vllm-v1", .summary = "vLLM V1, defaults of 2026-05-29", .source = "vLLM engine arguments, 2026-05-29"},
+     {.name = "vllm-v1-2026-01",
+      .summary = "vLLM V1, defaults of January 2026",
+      .source = "vLLM engine arguments, 2026-01",
+      .gpu_memory_utilization = 0.90,
+      .scheduler_reserve_full_isl = false}}};
 
 constexpr std::array<std::string_view, 9> planned_table{"vllm-v0",  "sglang",    "trtllm-no-evict", "trtllm-max-utilization",
                                                         "orca-max", "orca-pow2", "orca-oracle",     "sarathi",
@@ -240,6 +244,8 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
 
     EngineArgs& engine = d.engine;
     engine.preset = std::string(preset->name);
+    engine.batching = std::string(preset->batching);
+    engine.null_blocks = preset->null_blocks;
     if (d.model) {
         d.model_name = d.model->name;
         apply_dtype(*d.model, given, settings);
@@ -270,12 +276,14 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     engine.block_size = settings.take("block_size", given.block_size, usual_block);
     // vLLM leaves prefix caching of recurrent states off unless asked for.
     const bool recurrent = d.model && d.model->layers_of("linear") > 0;
-    engine.enable_prefix_caching = settings.take("enable_prefix_caching", given.enable_prefix_caching, !recurrent);
-    engine.enable_chunked_prefill = settings.take("enable_chunked_prefill", given.enable_chunked_prefill, true);
-    engine.async_scheduling = settings.take("async_scheduling", given.async_scheduling, true);
+    engine.enable_prefix_caching =
+        settings.take("enable_prefix_caching", given.enable_prefix_caching, preset->enable_prefix_caching && !recurrent);
+    engine.enable_chunked_prefill =
+        settings.take("enable_chunked_prefill", given.enable_chunked_prefill, preset->enable_chunked_prefill);
+    engine.async_scheduling = settings.take("async_scheduling", given.async_scheduling, preset->async_scheduling);
     engine.scheduler_reserve_full_isl =
         settings.take("scheduler_reserve_full_isl", given.scheduler_reserve_full_isl, preset->scheduler_reserve_full_isl);
-    engine.watermark = settings.take("watermark", given.watermark, 0.0);
+    engine.watermark = settings.take("watermark", given.watermark, preset->watermark);
     engine.long_prefill_token_threshold =
         settings.take("long_prefill_token_threshold", given.long_prefill_token_threshold, std::int64_t{0});
     settings.at_least("block_size", engine.block_size, 1, 1'000'000);

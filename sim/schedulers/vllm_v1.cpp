@@ -10,33 +10,35 @@
 namespace kvsim {
 namespace {
 
-class VllmV1Scheduler final : public Scheduler {
+class VllmV1Scheduler final : public TokenScheduler {
 public:
-    void plan(Engine& engine, Batch& batch) override {
-        budget_ = engine.args().max_num_batched_tokens;
-        plan_running(engine, batch);
+    using TokenScheduler::TokenScheduler;
+
+private:
+    void plan_rows(Batch& batch) override {
+        budget_ = args_.max_num_batched_tokens;
+        plan_running(batch);
         if (batch.preempted.empty()) {
-            plan_waiting(engine, batch);
+            plan_waiting(batch);
         } else {
             batch.bound = Bound::kv_blocks;
         }
-        if (batch.bound != Bound::kv_blocks && !engine.waiting().empty() &&
-            static_cast<std::int64_t>(engine.running().size()) == engine.args().max_num_seqs)
+        if (batch.bound != Bound::kv_blocks && !waiting_->empty() &&
+            static_cast<std::int64_t>(running_.size()) == args_.max_num_seqs)
             batch.bound = Bound::seats;
         if (batch.bound == Bound::no_waiting && budget_ == 0) batch.bound = Bound::token_budget;
     }
 
-private:
     [[nodiscard]] std::int64_t chunk(const EngineArgs& args, std::int64_t wanted) const {
         if (args.long_prefill_token_threshold > 0) wanted = std::min(wanted, args.long_prefill_token_threshold);
         return wanted;
     }
 
-    void plan_running(Engine& engine, Batch& batch) {
-        const EngineArgs& args = engine.args();
-        for (std::size_t i = 0; i < engine.running().size() && budget_ > 0; ++i) {
-            const Slot slot = engine.running()[i];
-            LiveRequest& request = engine.request(slot);
+    void plan_running(Batch& batch) {
+        const EngineArgs& args = args_;
+        for (std::size_t i = 0; i < running_.size() && budget_ > 0; ++i) {
+            const Slot slot = running_[i];
+            LiveRequest& request = engine_.request(slot);
             // Its last token is in flight: there is nothing left to compute.
             if (request.in_flight > 0 && request.computed + 2 - request.in_flight >= request.prompt + request.max_tokens)
                 continue;
@@ -44,44 +46,43 @@ private:
             n = std::min({n, budget_, args.max_model_len - 1 - request.computed});
             if (n <= 0) continue;
 
-            const std::int64_t need = engine.kv().need(request, request.computed + n);
-            while (need > engine.kv().free()) {
-                const std::size_t victim = pick_victim(engine);
-                const Slot victim_slot = engine.running()[victim];
-                const std::int64_t given_back = engine.preempt(batch, victim);
+            const std::int64_t need = kv_->need(request, request.computed + n);
+            while (need > kv_->free()) {
+                const std::size_t victim = pick_victim();
+                const Slot victim_slot = running_[victim];
+                const std::int64_t given_back = preempt(batch, victim);
                 budget_ += given_back;
                 if (given_back > 0) --i;
                 if (victim_slot == slot) return;  // nothing left to take from: the running part ends here
             }
-            engine.extend(batch, slot, n, std::max<std::int64_t>(need, 0));
+            extend(batch, slot, n, std::max<std::int64_t>(need, 0));
             budget_ -= n;
         }
     }
 
-    /// Index in running() of the request to preempt: the last one, under priority the least urgent of all (the first of full
+    /// Index in running_ of the request to preempt: the last one, under priority the least urgent of all (the first of full
     /// ties).
-    static std::size_t pick_victim(const Engine& engine) {
-        const auto running = engine.running();
-        if (engine.args().scheduling_policy == QueueOrder::fcfs) return running.size() - 1;
+    [[nodiscard]] std::size_t pick_victim() const {
+        if (args_.scheduling_policy == QueueOrder::fcfs) return running_.size() - 1;
         std::size_t worst = 0;
-        for (std::size_t i = 1; i < running.size(); ++i) {
-            const LiveRequest& a = engine.request(running[worst]);
-            const LiveRequest& b = engine.request(running[i]);
+        for (std::size_t i = 1; i < running_.size(); ++i) {
+            const LiveRequest& a = engine_.request(running_[worst]);
+            const LiveRequest& b = engine_.request(running_[i]);
             if (std::pair(b.priority, b.arrival_rank) > std::pair(a.priority, a.arrival_rank)) worst = i;
         }
         return worst;
     }
 
-    void plan_waiting(Engine& engine, Batch& batch) {
-        const EngineArgs& args = engine.args();
-        const std::int64_t reserve = engine.watermark_blocks();
-        while (!engine.waiting().empty() && budget_ > 0) {
-            if (static_cast<std::int64_t>(engine.running().size()) == args.max_num_seqs) {
+    void plan_waiting(Batch& batch) {
+        const EngineArgs& args = args_;
+        const std::int64_t reserve = watermark_blocks_;
+        while (!waiting_->empty() && budget_ > 0) {
+            if (static_cast<std::int64_t>(running_.size()) == args.max_num_seqs) {
                 batch.bound = Bound::seats;
                 return;
             }
-            LiveRequest& head = engine.request(engine.waiting().head());
-            const PrefixHit hit = engine.kv().lookup(head);
+            LiveRequest& head = engine_.request(waiting_->head());
+            const PrefixHit hit = kv_->lookup(head);
             const std::int64_t cached = hit.blocks * args.block_size;
             std::int64_t n = chunk(args, head.tokens() - cached);
             if (!args.enable_chunked_prefill && n > budget_) {
@@ -90,13 +91,13 @@ private:
             }
             n = std::min(n, budget_);
 
-            const std::int64_t free = engine.kv().free() - reserve;
-            const AdmissionNeed need = engine.kv().admission_need(hit, cached + n, std::min(head.tokens(), args.max_model_len));
+            const std::int64_t free = kv_->free() - reserve;
+            const AdmissionNeed need = kv_->admission_need(hit, cached + n, std::min(head.tokens(), args.max_model_len));
             if ((args.scheduler_reserve_full_isl && need.whole > free) || need.now > free) {
                 batch.bound = Bound::kv_blocks;
                 return;
             }
-            engine.admit(batch, hit, n);
+            admit(batch, hit, n);
             budget_ -= n;
         }
     }
@@ -106,8 +107,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_vllm_v1_scheduler() {
-    return std::make_unique<VllmV1Scheduler>();
+std::unique_ptr<Scheduler> make_vllm_v1_batching(Engine& engine) {
+    return std::make_unique<VllmV1Scheduler>(engine);
 }
 
 }  // namespace kvsim

@@ -67,7 +67,7 @@ void check_conservation(const SimulationOptions& options, const Outcome& outcome
     CHECK(outcome.stall_report.empty() == (t.unfinished == 0));
     CHECK(c.recomputed_tokens == t.recomputed);
     CHECK(c.preemptions == t.preemptions);
-    CHECK(outcome.usable_blocks == options.engine.num_gpu_blocks - 1);
+    CHECK(outcome.usable_blocks == options.engine.usable_blocks());
 
     SimDuration bounds{};
     for (const SimDuration d : outcome.integrals.bound) bounds += d;

@@ -37,7 +37,7 @@ Life live(const Deployment& d, std::int64_t requests, std::int64_t prompt, std::
     SimulationOptions options;
     options.engine = d.engine;
     options.on_step = [&](std::int64_t, const StepRecord& record) {
-        life.used.push_back(d.engine.num_gpu_blocks - 1 - record.free_after_schedule);
+        life.used.push_back(d.engine.usable_blocks() - record.free_after_schedule);
     };
     const auto all = workload("{requests: " + std::to_string(requests) + ", arrivals: {process: all_at_once}, prompt_tokens: " +
                                   std::to_string(prompt) + ", output_tokens: " + std::to_string(output) + "}",

@@ -1,12 +1,17 @@
 #pragma once
-// Several runs of one scenario: the pilot that finds what is measured, and replications.
+// One run of a prepared scenario under a seed, with the pilot that finds what is measured and the run at saturation.
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kvsim/app/prepare.hpp"
+#include "kvsim/engine/outcome.hpp"
+#include "kvsim/report/run_info.hpp"
+#include "kvsim/report/summary.hpp"
 
 namespace kvsim::app {
 
@@ -20,5 +25,19 @@ Pieces fresh_pieces(const Prepared& p, std::uint64_t seed);
 /// Turns what `measure` says about the whole run (auto, shares of the arrivals, a cool-down) into request numbers in `options`.
 /// Needs a pilot run of the same requests, which is only made where it is needed. Adds to `warnings` what could not be found.
 void resolve_measured(const Prepared& p, std::uint64_t seed, SimulationOptions& options, std::vector<std::string>& warnings);
+
+struct RunOptions {
+    bool progress = false;                       ///< a line on the terminal
+    std::optional<std::filesystem::path> steps;  ///< the step log's file
+};
+
+struct Run {
+    RunInfo info;
+    Outcome outcome;
+    Summary summary;
+};
+
+/// Throws UserError when the run is refused or stalls, Interrupted when a signal came. May run on several threads at once.
+Run run_seed(const Prepared& p, std::int64_t seed, const RunOptions& options = {});
 
 }  // namespace kvsim::app

@@ -25,6 +25,7 @@ struct Batch {
     std::int64_t step = 0;
     std::vector<BatchRow> rows;
     std::vector<RequestId> preempted;
+    bool again = false;  ///< without rows: what was decided made room, the next step follows at once
     Bound bound = Bound::no_waiting;
     StepShape shape;
     std::vector<PrefillChunk> chunks;
@@ -38,6 +39,7 @@ struct Batch {
         preempted.clear();
         chunks.clear();
         for (WindowContext& window : windows) window.context = 0;
+        again = false;
         bound = Bound::no_waiting;
         shape = {};
         recomputed_tokens = 0;

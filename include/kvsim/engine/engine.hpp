@@ -57,14 +57,14 @@ struct Aborted {
 
 class Engine {
 public:
-    /// Blocks that requests can use: num_gpu_blocks less the null block.
+    /// The batch policy is the one of EngineArgs::batching, which was checked.
     Engine(const EngineArgs& args, EngineListener& listener);
 
     // ---- for the driver
     /// A new request joins the waiting queue; `prompt` < max_model_len. The caller has filled id, priority, lengths, content.
     /// The slot names it until it leaves.
     Slot enqueue(NewRequest& request);  ///< may take over its storage
-    /// Decides the next step and advances its requests' `computed`; the batch may be empty.
+    /// Decides the next step; the batch may be empty.
     void schedule(Batch& batch, SimTime now);
     /// The batch's results arrive: tokens are credited, finished requests leave at once. In row order.
     void update(const Batch& batch, SimTime now);
@@ -79,56 +79,54 @@ public:
     [[nodiscard]] const std::vector<RequestId>& finished() const { return finished_; }
 
     [[nodiscard]] std::int64_t unfinished() const { return unfinished_; }
+    /// A step has something to do.
+    [[nodiscard]] bool has_work() const { return unfinished_ > 0 || scheduler_->pending(); }
     [[nodiscard]] const EngineArgs& args() const { return args_; }
     [[nodiscard]] HeldSlots held() const { return held_; }
     [[nodiscard]] std::int64_t slots_per_block() const { return slots_per_block_; }
-    [[nodiscard]] std::int64_t used_blocks() const { return kv_->usable() - kv_->free(); }
-    [[nodiscard]] std::int64_t running_count() const { return static_cast<std::int64_t>(running_.size()); }
-    [[nodiscard]] std::int64_t waiting_count() const { return static_cast<std::int64_t>(waiting_->size()); }
+    [[nodiscard]] std::int64_t usable_blocks() const { return scheduler_->pool().usable(); }
+    [[nodiscard]] std::int64_t free_blocks() const { return scheduler_->pool().free(); }
+    [[nodiscard]] std::int64_t used_blocks() const { return usable_blocks() - free_blocks(); }
+    [[nodiscard]] std::int64_t running_count() const { return scheduler_->running_count(); }
+    [[nodiscard]] std::int64_t waiting_count() const { return scheduler_->waiting_count(); }
     [[nodiscard]] std::int64_t outstanding_tokens() const { return outstanding_; }
+    [[nodiscard]] const Scheduler& scheduler() const { return *scheduler_; }
 
     /// One line for the stall report.
     [[nodiscard]] std::string describe() const;
     [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const;
 
     // ---- for schedulers
-    [[nodiscard]] std::span<const Slot> running() const { return running_; }
-    [[nodiscard]] WaitingQueue& waiting() { return *waiting_; }
-    [[nodiscard]] const WaitingQueue& waiting() const { return *waiting_; }
     [[nodiscard]] LiveRequest& request(Slot slot) { return requests_[slot]; }
     [[nodiscard]] const LiveRequest& request(Slot slot) const { return requests_[slot]; }
-    [[nodiscard]] KvManager& kv() { return *kv_; }
-    [[nodiscard]] const KvManager& kv() const { return *kv_; }
-    /// Blocks kept free at admission (watermark).
-    [[nodiscard]] std::int64_t watermark_blocks() const { return watermark_blocks_; }
+    /// By slot; grows as requests arrive.
+    [[nodiscard]] const std::vector<LiveRequest>& requests() const { return requests_; }
 
-    /// The head of the waiting queue starts to run with `tokens` new tokens after its prefix hit.
-    void admit(Batch& batch, PrefixHit hit, std::int64_t tokens);
-    /// A running request gets `tokens` more, with `new_blocks` <= kv().free() blocks for them.
-    void extend(Batch& batch, Slot slot, std::int64_t tokens, std::int64_t new_blocks);
-    /// running()[index] loses its blocks and goes back to the waiting queue; returns the tokens of its dropped row (0: it had
-    /// none).
-    std::int64_t preempt(Batch& batch, std::size_t index);
+    /// It runs from here on, with `cached` tokens of its KV found. Its state becomes running.
+    void admitted(Slot slot, std::int64_t cached);
+    /// It lost its KV. Its state becomes preempted, its `computed` 0.
+    void preempted(Batch& batch, Slot slot);
+    /// The row is final: its work enters the step's shape. Counts recomputed tokens by `high_water`.
+    void book(Batch& batch, const BatchRow& row);
+    /// `computed` or the blocks of the request have changed: its part of the accounts follows.
+    void account(Slot slot);
+    /// One more token for the request, at the end of the step in update(). True: it was the last.
+    bool credit(Slot slot, SimTime now);
+    /// Its last token was credited: it leaves (Scheduler::remove).
+    void finish(Slot slot, SimTime now);
 
 private:
-    void prefill(Batch& batch, const LiveRequest& request, const BatchRow& row);
-    void decode(Batch& batch, const LiveRequest& request, const BatchRow& row);
-    void finish(Slot slot, SimTime now);
+    void prefill(Batch& batch, const BatchRow& row);
+    void decode(Batch& batch, const BatchRow& row);
     void leave(Slot slot);
-    void advance(Batch& batch);
     void account(LiveRequest& request);
-    void account_tables(LiveRequest& request);
+    void tell_next_tokens();
     void check_invariants() const;
 
     EngineArgs args_;
     EngineListener& listener_;
     std::vector<LiveRequest> requests_;  // by slot
     std::vector<Slot> free_slots_;
-    std::vector<Slot> running_;  // in admission order
-    std::unique_ptr<WaitingQueue> waiting_;
-    std::unique_ptr<KvManager> kv_;
-    std::unique_ptr<Scheduler> scheduler_;
-    std::int64_t watermark_blocks_;
     std::int64_t slots_per_block_;
     std::vector<WindowContext> windows_;  // of the block groups, each once
     std::int64_t unfinished_ = 0;
@@ -139,6 +137,13 @@ private:
     HeldSlots held_;
     std::vector<RequestId> received_;
     std::vector<RequestId> finished_;
+    // Decoding requests got their last tokens together, so nearly all of a step have one gap: they are told as one.
+    struct {
+        std::int64_t count = 0;
+        std::int64_t measured = 0;
+        SimDuration gap{};
+    } next_tokens_;
+    std::unique_ptr<Scheduler> scheduler_;
 };
 
 /// The scheduled half of a step's record.

@@ -103,6 +103,8 @@ public:
     [[nodiscard]] std::int64_t running_count() const { return running_count_; }
     [[nodiscard]] std::int64_t waiting_count() const { return static_cast<std::int64_t>(waiting_.size()); }
     [[nodiscard]] std::int64_t slots_per_block() const { return args_.block_size; }
+    [[nodiscard]] bool has_work() const { return unfinished() > 0; }
+    [[nodiscard]] std::int64_t usable_blocks() const { return kv_.usable(); }
     [[nodiscard]] std::int64_t used_blocks() const { return kv_.usable() - kv_.free(); }
     /// Reserved and internal slots together, as reserved; what was internal is moved when its request leaves.
     [[nodiscard]] HeldSlots held() const { return {table_blocks_ * args_.block_size - computed_, 0}; }

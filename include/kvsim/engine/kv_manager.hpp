@@ -29,13 +29,24 @@ struct HeldSlots {
     std::int64_t internal = 0;  ///< never filled
 };
 
-class KvManager {
+/// How much KV there is, in blocks.
+class KvPool {
 public:
-    explicit KvManager(std::int64_t usable) : usable_(usable), free_(usable) {}
-    virtual ~KvManager() = default;
+    explicit KvPool(std::int64_t usable) : usable_(usable), free_(usable) {}
+    virtual ~KvPool() = default;
     [[nodiscard]] std::int64_t usable() const { return usable_; }
     /// Blocks held by nobody, cached or not.
     [[nodiscard]] std::int64_t free() const { return free_; }
+
+protected:
+    std::int64_t usable_;
+    std::int64_t free_;
+};
+
+/// Blocks taken as requests grow, findable by their content: what the token-counting schedulers work on.
+class KvManager : public KvPool {
+public:
+    using KvPool::KvPool;
     /// The longest cached prefix of a waiting request, below tokens - 1: one token is always computed.
     [[nodiscard]] virtual PrefixHit lookup(LiveRequest& request) = 0;
     /// What admitting a request with that hit takes: room for `upto` tokens now, for `whole` in the end.
@@ -53,10 +64,6 @@ public:
     virtual void release(LiveRequest& request) = 0;
     /// Of a request with several block tables (LiveRequest::tables), in units of slots_per_block().
     [[nodiscard]] virtual HeldSlots unfilled(const LiveRequest&) const { return {}; }
-
-protected:
-    std::int64_t usable_;
-    std::int64_t free_;
 };
 
 /// Paged KV with vLLM V1's free list (spec: ids ascending at first, taken from the front, given back at the end) and, when
@@ -66,6 +73,9 @@ std::unique_ptr<KvManager> make_paged_kv(std::int64_t usable, std::int64_t block
 /// The same pool under several block tables per request (EngineArgs::kv_groups, not empty). Prefix caching and state groups
 /// exclude each other.
 std::unique_ptr<KvManager> make_group_kv(const EngineArgs& args);
+
+/// The one of the two that the arguments ask for.
+std::unique_ptr<KvManager> make_kv_manager(const EngineArgs& args);
 
 /// Slots one block of the pool counts for in the waste shares: its tokens; with groups of several block sizes their least
 /// common multiple, so that a token of each is a whole number of slots.

@@ -166,7 +166,7 @@ public:
         flying_ = false;
         due_ = true;
         // The trailing batch without rows leaves with the last request; one whose requests were all aborted still runs.
-        if (engine_.unfinished() == 0 && next_->empty()) has_next_ = false;
+        if (!engine_.has_work() && next_->empty()) has_next_ = false;
         if constexpr (!fast) {
             if (record_open_) close_record(current_->step, now);
         }
@@ -179,7 +179,7 @@ public:
         if (has_next_ && !next_->empty()) {
             std::swap(current_, next_);
             launch(now);
-        } else if (engine_.unfinished() == 0) {
+        } else if (!engine_.has_work()) {
             set_bound(Bound::no_waiting, now);
             has_next_ = false;
         } else {
@@ -222,7 +222,7 @@ public:
         integrals_.slots_token_dt += used_dt_ * slots - reserved_dt_ - internal_dt_;
         integrals_.slots_reserved_dt += reserved_dt_;
         integrals_.slots_internal_dt += internal_dt_;
-        integrals_.slots_busy_dt += static_cast<Int128>(engine_.kv().usable() * slots) * busy_dt_.count();
+        integrals_.slots_busy_dt += static_cast<Int128>(engine_.usable_blocks() * slots) * busy_dt_.count();
     }
 
     /// The integral of used blocks from time 0 to `now`, up to which nothing more happens; before settle().
@@ -297,6 +297,14 @@ private:
         }
     }
 
+    [[nodiscard]] static bool again(const Batch& batch) {
+        if constexpr (fast) {
+            return batch.preempted > 0;
+        } else {
+            return batch.again;
+        }
+    }
+
     /// Nothing is in flight. A step that only preempted made room: the next one follows at once.
     void schedule_until_rows(SimTime now) {
         const bool async = engine_.args().async_scheduling;
@@ -319,7 +327,7 @@ private:
                     close_record(current_->step, now);
                 }
             }
-        } while (current_->empty() && preempted(*current_) > 0);
+        } while (current_->empty() && again(*current_));
         if (current_->empty()) {
             set_bound(Bound::no_waiting, now);  // idle
         } else {

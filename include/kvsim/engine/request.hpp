@@ -51,6 +51,7 @@ struct LiveRequest {
     std::uint64_t output_base = 0;
     std::int64_t reserved_slots = 0;  ///< its part of the waste shares, kept current by the engine
     std::int64_t internal_slots = 0;
+    std::int64_t outstanding = 0;  ///< tokens still to be computed, as the engine's account has them
 
     SimTime last_token{};
     bool measured = true;

@@ -1,9 +1,19 @@
 #pragma once
-// A batch policy: once per step it fills the batch with rows, admitting and preempting on the way.
+// A batch policy: what happens in one step. It owns its queues and its KV cache; the engine owns the requests and keeps their
+// accounts, which the policy moves by the engine's verbs (admitted, book, preempted, credit, finish).
 
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "kvsim/engine/batch.hpp"
+#include "kvsim/engine/kv_manager.hpp"
+#include "kvsim/engine/step_record.hpp"
+#include "kvsim/engine/waiting_queue.hpp"
+#include "kvsim/model/engine_args.hpp"
+#include "kvsim/model/registry.hpp"
 
 namespace kvsim {
 
@@ -11,11 +21,82 @@ class Engine;
 
 class Scheduler {
 public:
+    explicit Scheduler(Engine& engine) : engine_(engine) {}
     virtual ~Scheduler() = default;
-    /// Decides one step by calling the engine's verbs (admit, extend, preempt); leaves rows, preempted and bound in `batch`.
-    virtual void plan(Engine& engine, Batch& batch) = 0;
+    Scheduler(const Scheduler&) = delete;
+    Scheduler& operator=(const Scheduler&) = delete;
+
+    /// The cache in which requests hold their KV.
+    [[nodiscard]] virtual const KvPool& pool() const = 0;
+    /// A new request joins the waiting queue.
+    virtual void arrive(Slot slot) = 0;
+    /// Decides one step: fills rows (each booked with the engine, in their order), preempted, bound, again.
+    virtual void plan(Batch& batch) = 0;
+    /// The results of a batch arrive: tokens are credited, in row order, and finished requests leave.
+    virtual void receive(const Batch& batch, SimTime now) = 0;
+    /// The request leaves, finished or aborted, whatever its state. Nothing is held for it when this returns; rows of it in
+    /// flight have their tokens thrown away.
+    virtual void remove(Slot slot) = 0;
+
+    /// A next step has something to do although no request is unfinished.
+    [[nodiscard]] virtual bool pending() const { return false; }
+    /// Unfinished requests that run, and those that wait to, in the order of the step log. Every request is in one of them.
+    [[nodiscard]] virtual std::vector<Slot> running() const = 0;
+    [[nodiscard]] virtual std::vector<Slot> waiting() const = 0;
+    [[nodiscard]] virtual std::int64_t running_count() const = 0;
+    [[nodiscard]] virtual std::int64_t waiting_count() const = 0;
+    /// What a running request holds without a computed token in it.
+    [[nodiscard]] virtual HeldSlots unfilled(const LiveRequest& request) const = 0;
+    /// The blocks of a row, for the step log.
+    virtual void record(const BatchRow& row, ScheduledRow& out) const = 0;
+    /// "; the head of the queue ...": what it lacks, for the stall report. Empty when nobody waits.
+    [[nodiscard]] virtual std::string describe_head() const = 0;
+
+protected:
+    Engine& engine_;
 };
 
-std::unique_ptr<Scheduler> make_vllm_v1_scheduler();
+/// What all styles share that count a token as computed when it is scheduled, as vLLM V1 does: a list of running requests in
+/// admission order, a waiting queue, a KvManager. They differ in plan_rows() alone.
+class TokenScheduler : public Scheduler {
+public:
+    explicit TokenScheduler(Engine& engine);
+
+    [[nodiscard]] const KvPool& pool() const override { return *kv_; }
+    void arrive(Slot slot) override { waiting_->push_new(slot); }
+    void plan(Batch& batch) final;
+    void receive(const Batch& batch, SimTime now) override;
+    void remove(Slot slot) override;
+    [[nodiscard]] std::vector<Slot> running() const override { return running_; }
+    [[nodiscard]] std::vector<Slot> waiting() const override { return waiting_->in_order(); }
+    [[nodiscard]] std::int64_t running_count() const override { return static_cast<std::int64_t>(running_.size()); }
+    [[nodiscard]] std::int64_t waiting_count() const override { return static_cast<std::int64_t>(waiting_->size()); }
+    [[nodiscard]] HeldSlots unfilled(const LiveRequest& request) const override;
+    void record(const BatchRow& row, ScheduledRow& out) const override;
+    [[nodiscard]] std::string describe_head() const override;
+
+protected:
+    virtual void plan_rows(Batch& batch) = 0;
+    /// The head of the waiting queue starts to run with `tokens` new tokens after its prefix hit.
+    void admit(Batch& batch, PrefixHit hit, std::int64_t tokens);
+    /// A running request gets `tokens` more, with `new_blocks` <= kv().free() blocks for them.
+    void extend(Batch& batch, Slot slot, std::int64_t tokens, std::int64_t new_blocks);
+    /// running_[index] loses its blocks and goes back to the waiting queue; returns the tokens of its dropped row (0: it had
+    /// none).
+    std::int64_t preempt(Batch& batch, std::size_t index);
+
+    const EngineArgs& args_;
+    std::vector<Slot> running_;  // in admission order
+    std::unique_ptr<WaitingQueue> waiting_;
+    std::unique_ptr<KvManager> kv_;
+    std::int64_t watermark_blocks_;  // kept free at admission
+
+private:
+    void advance(Batch& batch);
+};
+
+using MakeScheduler = std::unique_ptr<Scheduler> (*)(Engine&);
+/// By EngineArgs::batching.
+std::span<const Entry<MakeScheduler>> schedulers();
 
 }  // namespace kvsim

@@ -22,9 +22,15 @@ namespace kvsim {
 struct Preset {
     std::string_view name;
     std::string_view summary;
-    double gpu_memory_utilization;
-    bool scheduler_reserve_full_isl;
     std::string_view source;
+    std::string_view batching = "vllm-v1";  ///< one of schedulers()
+    std::int64_t null_blocks = 1;
+    double gpu_memory_utilization = 0.92;
+    bool enable_prefix_caching = true;
+    bool enable_chunked_prefill = true;
+    bool async_scheduling = true;
+    bool scheduler_reserve_full_isl = true;
+    double watermark = 0;
 };
 /// The presets of this version, and the names reserved for later ones.
 std::span<const Preset> presets();

@@ -27,8 +27,10 @@ struct BlockGroup {
 
 struct EngineArgs {
     std::string preset = "vllm-v1";
+    std::string batching = "vllm-v1";  ///< the batch policy, one of schedulers()
     QueueOrder scheduling_policy = QueueOrder::fcfs;
-    std::int64_t num_gpu_blocks = 0;  ///< as vLLM logs it: the vllm-v1 presets can use one less (the null block)
+    std::int64_t num_gpu_blocks = 0;  ///< as the engine logs it
+    std::int64_t null_blocks = 1;     ///< of them, used by nobody (vLLM V1's null block)
     std::int64_t block_size = 16;     ///< tokens
     std::int64_t max_num_seqs = 256;
     std::int64_t max_num_batched_tokens = 2048;
@@ -41,6 +43,8 @@ struct EngineArgs {
     std::vector<BlockGroup> kv_groups;  ///< in vLLM's order; empty: one table, full attention, block_size
     double watermark = 0;               ///< fraction of num_gpu_blocks kept free at admission, [0, 1)
     bool operator==(const EngineArgs&) const = default;
+
+    [[nodiscard]] std::int64_t usable_blocks() const { return num_gpu_blocks - null_blocks; }
 };
 
 }  // namespace kvsim
