@@ -39,6 +39,7 @@ FastEngine::FastEngine(const EngineArgs& args, EngineListener& listener, Integra
       buckets_(4096),
       bucket_mask_(buckets_.size() - 1),
       occupied_(buckets_.size() / 64),
+      most_crossings_(stretch / args.block_size + 1),
       scheduled_at_(power_of_two(args.block_size + 4)),
       scheduled_mask_(scheduled_at_.size() - 1) {}
 
@@ -70,19 +71,11 @@ inline void FastEngine::leave_bucket(const Live& live) {
     if (!buckets_[at].first) occupied_[at / 64] &= ~(std::uint64_t{1} << (at % 64));
 }
 
-/// Whether somebody gets its last token in that batch; its bucket may hold others, whole turns of the ring later.
-bool FastEngine::somebody_ends_in(std::int64_t batch) {
-    for (const Live* live = bucket(batch).first; live; live = live->bucket.next) {
-        if (live->last_batch == batch) return true;
-    }
-    return false;
-}
-
 /// In how many batches from batch_ on, at most `most` <= 64, nobody gets its last token.
 std::int64_t FastEngine::batches_without_end(std::int64_t most) {
     const std::size_t at = static_cast<std::size_t>(batch_) & bucket_mask_;
     std::uint64_t bits = occupied_[at / 64] >> (at % 64);
-    if (at % 64 != 0) bits |= occupied_[(at / 64 + 1) % occupied_.size()] << (64 - at % 64);
+    if (at % 64 != 0) bits |= occupied_[(at / 64 + 1) & (occupied_.size() - 1)] << (64 - at % 64);
     for (; bits != 0; bits &= bits - 1) {
         const std::int64_t next = std::countr_zero(bits);
         if (next >= most) break;
@@ -270,13 +263,7 @@ inline void FastEngine::close_plan(Batch& batch) {
     if (batch.empty()) return;
     batch.number = batch_;
     scheduled_at_[static_cast<std::size_t>(batch_) & scheduled_mask_] = now_;
-    for (Live* live = bucket(batch_).first; live; live = live->bucket.next) {
-        if (live->last_batch != batch_) continue;
-        stop_decoding(*live);
-        live->computed = static_cast<std::int32_t>(batch_ + 1 + live->offset);
-        decode_context_ -= live->computed;
-        live->state = State::draining;
-    }
+    release_ended(batch_);
     for (Live* const live : batch.completing) {
         live->offset = live->computed - (batch_ + 1);
         live->last_batch = batch_ + live->max_tokens - live->outputs - 1;
@@ -311,6 +298,17 @@ void FastEngine::schedule(Batch& batch, SimTime now) {
         batch.bound = Bound::kv_blocks;
     }
     close_plan(batch);
+}
+
+/// Those who get their last token in `batch`, which was scheduled last, decode no more; they finish when it ends.
+inline void FastEngine::release_ended(std::int64_t batch) {
+    for (Live* live = bucket(batch).first; live; live = live->bucket.next) {
+        if (live->last_batch != batch) continue;
+        stop_decoding(*live);
+        live->computed = static_cast<std::int32_t>(batch + 1 + live->offset);
+        decode_context_ -= live->computed;
+        live->state = State::draining;
+    }
 }
 
 /// From batch_ + 1 on; called before batch_ counts as scheduled.
@@ -508,20 +506,24 @@ void FastEngine::update_ahead(const Batch& batch, SimTime now, Ahead& passed) {
     passed.reserved_dt += (held().reserved - reserved) * instant;
 }
 
-FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, SimTime last_finish,
-                                        const DecodeLine& line) {
+FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool async, SimTime& end, SimTime horizon,
+                                        SimTime last_finish, const DecodeLine& line) {
     Ahead passed;
     const std::int64_t rows = decoders_;
     const auto plain = [rows](const Batch& batch) { return batch.shape.sequences == rows && batch.decoders == rows; };
-    Batch& newest = next ? *next : current;
+    Batch& newest = async ? *next : *current;
     // So many batches of the queue do not just give each of the decoders a token; their results are taken one by one.
-    const std::int64_t odd = !plain(newest) ? (next ? 2 : 1) : plain(current) ? 0 : 1;
-    if (odd > 0 && !bound_stays(newest.bound)) return passed;
+    const std::int64_t odd = !plain(newest) ? (async ? 2 : 1) : plain(*current) ? 0 : 1;
+    const Bound bound = newest.bound;
+    if (odd > 0 && !bound_stays(bound)) return passed;
+    // Last tokens among them: no room may be made for a waiting head, and no result may come after `last_finish`.
     const bool newest_ends = somebody_ends_in(batch_ - 1);
-    if (newest_ends || (next && somebody_ends_in(batch_ - 2))) {
-        if (!waiting_.empty()) return passed;  // room for its head
-        if (end + (next && newest_ends ? next->duration : SimDuration{}) > last_finish) return passed;
+    const bool current_ends = async ? somebody_ends_in(batch_ - 2) : newest_ends;
+    bool only_current = false;
+    if (current_ends || newest_ends) {
         KVSIM_DCHECK(odd > 0, "who got its last token decodes no more");
+        if (!waiting_.empty() || (current_ends && end > last_finish)) return passed;
+        only_current = async && newest_ends && end + next->duration > last_finish;
     }
 
     // Prices must rise with the context, and the dearest, over all steps and weighted with all rows, stay far from the end of
@@ -536,15 +538,17 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
     const double dearest = base + slope * static_cast<double>(decode_context_ + rows * most_steps);
     if (dearest * static_cast<double>(rows + 1) > 1e15) return passed;
 
-    const bool async = next != nullptr;
-    std::int64_t flying = current.duration.count();
+    std::int64_t flying = current->duration.count();
     std::int64_t pending = async ? next->duration.count() : 0;  // of the batch that follows
     std::int64_t free = kv_.free();
     std::array<std::int64_t, stretch> gaps;
+    bool somebody_ended = false;
     while (passed.steps < most_steps && end < horizon) {
-        // So many steps need no look at anything: nobody ends, there are blocks, they end in time.
-        std::int64_t n = batches_without_end(stretch);
-        if (free < rows * (n / args_.block_size + 1)) {
+        // So many steps need no look at anything: there are blocks, they end in time, and nobody ends but in the last of them,
+        // which changes only what follows it.
+        const std::int64_t before_end = batches_without_end(stretch);
+        std::int64_t n = only_current ? 1 : std::min(before_end + 1, stretch);
+        if (free < rows * most_crossings_) {
             std::int64_t left = free;
             std::size_t phase = phase_;
             std::int64_t enough = 0;
@@ -558,13 +562,13 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
         const std::int64_t room = (std::min(horizon, tokens_.second_end()) - end).count();
         const std::int64_t longest = std::max(pending, price_at(static_cast<double>(decode_context_ + n * rows)));
         if (room <= longest * (n - 1)) n = (room - 1) / longest + 1;
-        const std::int64_t known = passed.steps == 0 ? odd : 0;
-        if (n <= 0 || n < known) break;
+        if (n <= 0) break;
+        const std::int64_t known = passed.steps == 0 ? std::min(odd, n) : 0;
 
         // The results of the batch in progress arrive and batch_ + i is scheduled, both at `now`. Instants count from `end`.
         const std::int64_t first_gap = (end - last_update_).count();
         if (known > 0) {
-            update_ahead(current, end, passed);
+            update_ahead(*current, end, passed);
             if (known > 1) {
                 passed.used_peak = used_blocks() + crossers_[phase_];
                 update_ahead(*next, end + next->duration, passed);
@@ -608,6 +612,8 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
         decode_context_ += n * rows;
         last_update_ = end + SimDuration(last);
         end += SimDuration(now);
+        somebody_ended = n > before_end;
+        if (somebody_ended || passed.steps < odd) break;
     }
     if (passed.steps == 0) return passed;
 
@@ -617,25 +623,26 @@ FastEngine::Ahead FastEngine::run_ahead(Batch& current, Batch* next, SimTime& en
     table_blocks_ += taken;
     computed_ += passed.steps * rows;
     outstanding_ -= passed.steps * rows;
-    if (odd > 0) {
-        steady_ = true;
-        for (Batch* const batch : {&current, &newest}) {
-            batch->clear();
-            batch->decoders = rows;
-            batch->measured_decoders = measured_decoders_;
-            batch->shape.tokens = batch->shape.decode_rows = batch->shape.sampled = batch->shape.sequences = rows;
-        }
+    const auto make_plain = [&](Batch& batch, std::int64_t age, SimDuration duration) {
+        batch.clear();
+        batch.bound = bound;
+        batch.number = batch_ - 1 - age;
+        batch.decoders = rows;
+        batch.measured_decoders = measured_decoders_;
+        batch.shape.tokens = batch.shape.decode_rows = batch.shape.sampled = batch.shape.sequences = rows;
+        batch.shape.decode_context = decode_context_ - age * rows;  // steps one apart differ only in their context
+        batch.duration = duration;
+    };
+    if (odd > 0) steady_ = true;
+    if (passed.steps < odd) {
+        std::swap(current, next);  // the second of the queue is in progress
+        make_plain(*next, 0, SimDuration(pending));
+    } else {
+        make_plain(newest, 0, SimDuration(pending));
+        if (async) make_plain(*current, 1, SimDuration(flying));
     }
-    newest.shape.decode_context = decode_context_;
-    newest.duration = SimDuration(pending);
-    newest.number = batch_ - 1;
-    if (next) {
-        // Steps one apart differ only in their context, number and duration.
-        current.shape = newest.shape;
-        current.shape.decode_context -= rows;
-        current.number = batch_ - 2;
-        current.duration = SimDuration(flying);
-    }
+    passed.more = somebody_ended || passed.steps < odd;
+    if (somebody_ended) release_ended(batch_ - 1);
     return passed;
 }
 

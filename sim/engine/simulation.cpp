@@ -88,7 +88,8 @@ public:
             if (next_request() <= now_) take_arrivals();
             start_steps();
             run_ahead();
-            if (one && !may_cancel_) take_arrivals_in_flight();
+            // While a step is in flight a request can do no more than join the queue, so its arrival takes no turn of the loop.
+            for (int i = 0; one && i < most_in_a_row && take_arrivals_in_flight(); ++i) run_ahead();
             if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
             if ((++events_ & 255) == 0) look_around();
             if (livelocked_) break;
@@ -99,6 +100,7 @@ public:
 
 private:
     using ReplicaType = Replica<AnyEngine>;
+    static constexpr int most_in_a_row = 64;  // then the user's interrupt is looked for
 
     void add_replica(std::int64_t index, const StepTimeModel& step_time) {
         EngineListener& listener = *this;
@@ -183,16 +185,19 @@ private:
         if (may_cancel_) slots_[request.id] = slot;
     }
 
-    /// Until the step in progress ends a request can do no more than join the queue, so its arrival takes no turn of the loop.
-    void take_arrivals_in_flight() {
+    /// Those before the end of the step in progress, which is the only replica's; whether there were any.
+    bool take_arrivals_in_flight() {
         const SimTime end = replicas_.front()->next_time();
-        if (end == never) return;
+        if (end == never) return false;
+        bool any = false;
         for (SimTime next = next_request(); next < end; next = next_request()) {
             if (next > next_sample_) sample_timeline(next);
             if (next >= next_mark_) mark_windows(next);
             move_clock(next);
             take_arrivals();
+            any = true;
         }
+        return any;
     }
 
     void start_steps() {
@@ -203,17 +208,20 @@ private:
     /// or sample.
     void run_ahead() {
         SimTime horizon = joining_.empty() ? last_instant_ : std::min(last_instant_, joining_.front().at);
-        // One replica is chosen whatever its state, so it may pass arrivals as long as nobody joins its queue. But what an
-        // arrival finds depends on who has finished, and in a closed loop a finish brings the next arrival.
-        SimTime last_finish = closed_loop_ || !one ? SimTime{} : horizon;
+        SimTime arrival = never;
         if (may_issue()) {
-            const SimTime arrival = next_arrival();
+            arrival = next_arrival();
+            // One replica is chosen whatever its state, so plain steps may pass arrivals as long as nobody joins its queue.
             if (arrival < horizon) horizon = one ? std::min(horizon, arrival + options_.api) : arrival;
-            last_finish = std::min(last_finish, arrival);
         }
         if (next_sample_ != never) horizon = std::min(horizon, next_sample_ + SimDuration(1));
         horizon = std::min(horizon, next_mark_);
-        if constexpr (one) return replicas_.front()->run_ahead(horizon, last_finish);
+        if constexpr (one) {
+            // What an arrival finds depends on who waits and who has finished; in a closed loop a finish brings the next one.
+            const SimTime at = replicas_.front()->run_ahead(now_, horizon, std::min(horizon, arrival), !closed_loop_);
+            if (at > now_) move_clock(at);
+            return;
+        }
         // Tokens are counted second by second over all replicas.
         if (started_) horizon = std::min(horizon, tokens_.end_of_second(now_));
         for (const auto& replica : replicas_) {
@@ -223,7 +231,7 @@ private:
                     if (other != replica) until = std::min(until, other->next_time());
                 }
             }
-            replica->run_ahead(until, last_finish);
+            replica->run_ahead(now_, until, SimTime{}, false);
         }
     }
 
@@ -275,7 +283,7 @@ private:
         if (!arrival_.tenant.empty()) out_.tenants[id] = arrival_.tenant;
         if (arrival_.attempt > 0) out_.attempts[id] = arrival_.attempt;
         if (const SimDuration waited = now_ - arrival_.time; waited > SimDuration::zero() && options_.note_client_queue)
-            out_.client_queue[id] = waited;
+            out_.client_queue.append(id, waited);
     }
 
     /// Routes a request that fits; it joins its replica's queue when the front end is done with it.

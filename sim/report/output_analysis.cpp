@@ -15,28 +15,10 @@ constexpr double tail = 0.025;
 constexpr std::size_t many_batches = 20;
 constexpr std::size_t few_batches = 10;
 
-// How many batches a series of n values is cut into; 0: too short.
-std::size_t batch_count(std::size_t n) {
-    if (n >= 2 * many_batches) return many_batches;
-    return n >= 2 * few_batches ? few_batches : 0;
-}
-
-// First value of batch j of k.
-std::size_t batch_start(std::size_t n, std::size_t k, std::size_t j) {
-    return j * n / k;
-}
-
-std::vector<double> batch_means(std::span<const std::int64_t> series, std::size_t k) {
-    std::vector<double> means;
-    means.reserve(k);
-    for (std::size_t j = 0; j < k; ++j) {
-        const std::size_t from = batch_start(series.size(), k, j);
-        const std::size_t to = batch_start(series.size(), k, j + 1);
-        double sum = 0;
-        for (std::size_t i = from; i < to; ++i) sum += static_cast<double>(series[i]);
-        means.push_back(sum / static_cast<double>(to - from));
-    }
-    return means;
+BatchMeans batch_means(std::span<const std::int64_t> series) {
+    BatchMeans batches(static_cast<std::int64_t>(series.size()));
+    for (const std::int64_t value : series) batches.add(value);
+    return batches;
 }
 
 struct Spread {
@@ -94,6 +76,27 @@ std::vector<double> paired(std::span<const double> batches) {
 
 }  // namespace
 
+BatchMeans::BatchMeans(std::int64_t values)
+    : values_(values),
+      batches_(values >= std::int64_t{2 * many_batches}  ? many_batches
+               : values >= std::int64_t{2 * few_batches} ? few_batches
+                                                         : 0),
+      end_(batches_ > 0 ? start(1) : -1) {
+    means_.reserve(batches_);
+}
+
+void BatchMeans::close() {
+    means_.push_back(static_cast<double>(sum_) / static_cast<double>(end_ - begin_));
+    total_ += sum_;
+    sum_ = 0;
+    begin_ = end_;
+    end_ = means_.size() < batches_ ? start(means_.size() + 1) : -1;
+}
+
+double BatchMeans::mean() const {
+    return static_cast<double>(total_ + sum_) / static_cast<double>(values_);
+}
+
 double student_t(double tail_share, std::int64_t degrees) {
     KVSIM_CHECK(degrees >= 1 && tail_share > 0 && tail_share < 1, "a t distribution has at least one degree of freedom");
     const boost::math::students_t law(static_cast<double>(degrees));
@@ -130,71 +133,75 @@ WarmUp mser5(std::span<const std::int64_t> series) {
 }
 
 Confidence confidence(std::span<const std::int64_t> series, const std::array<double, 4>& at) {
-    constexpr std::array<double, 4> shares{0.5, 0.9, 0.95, 0.99};
-    Confidence out;
-    const std::size_t k = batch_count(series.size());
-    if (k == 0) return out;
+    const BatchMeans batches = batch_means(series);
+    if (batches.batches() == 0) return {};
     std::array<std::int64_t, 4> limits{};
     for (std::size_t q = 0; q < limits.size(); ++q)
         limits[q] = static_cast<std::int64_t>(std::floor(at[q] + 1e-3));  // `at` may have been scaled
-
-    std::vector<double> means;
-    std::array<std::vector<double>, 4> below;
-    double total = 0;
-    for (std::size_t j = 0; j < k; ++j) {
-        const std::size_t from = batch_start(series.size(), k, j);
-        const std::size_t to = batch_start(series.size(), k, j + 1);
-        double sum = 0;
-        std::array<std::int64_t, 4> counts{};
-        for (std::size_t i = from; i < to; ++i) {
-            const std::int64_t value = series[i];
-            sum += static_cast<double>(value);
-            for (std::size_t q = 0; q < limits.size(); ++q) counts[q] += value <= limits[q] ? 1 : 0;
+    std::array<std::vector<double>, 4> shares;
+    std::size_t from = 0;
+    for (std::size_t j = 0; j < batches.batches(); ++j) {
+        const auto batch = series.subspan(from, static_cast<std::size_t>(batches.size(j)));
+        for (std::size_t q = 0; q < limits.size(); ++q) {
+            const auto below =
+                std::count_if(batch.begin(), batch.end(), [&](std::int64_t value) { return value <= limits[q]; });
+            shares[q].push_back(static_cast<double>(below) / static_cast<double>(batch.size()));
         }
-        total += sum;
-        const auto size = static_cast<double>(to - from);
-        means.push_back(sum / size);
-        for (std::size_t q = 0; q < limits.size(); ++q) below[q].push_back(static_cast<double>(counts[q]) / size);
+        from += batch.size();
     }
-    const double mean = total / static_cast<double>(series.size());
-    const Spread of_mean = spread_of(means, mean);
+    const QuantileEnds ends = quantile_ends(shares, static_cast<std::int64_t>(series.size()));
+    return confidence(batches, ends, quantiles(series, ends.ends));
+}
+
+QuantileEnds quantile_ends(const std::array<std::vector<double>, 4>& shares, std::int64_t values) {
+    constexpr std::array<double, 4> wanted{0.5, 0.9, 0.95, 0.99};
+    const auto n = static_cast<double>(values);
+    QuantileEnds out;
+    double clump = 1;
+    for (std::size_t q = 0; q < wanted.size(); ++q) {
+        if (shares[q].empty()) continue;
+        double share = 0;
+        for (const double b : shares[q]) share += b;
+        share /= static_cast<double>(shares[q].size());
+        std::optional<Shares> ends;
+        if (wanted[q] < 0.9) {
+            const double h = spread_of(shares[q], share).half_width;
+            if (wanted[q] - h > 0 && wanted[q] + h < 1) ends = Shares{wanted[q] - h, wanted[q] + h};
+        } else if (shares[q].size() == many_batches) {
+            const double variance = spread_of(paired(shares[q]), share).variance;
+            clump = std::max(clump, variance * n / (wanted[q] * (1 - wanted[q])));
+            ends = tail_shares(n, wanted[q], clump);
+        }
+        if (!ends) continue;
+        out.of.push_back(q);
+        out.ends.push_back(ends->low);
+        out.ends.push_back(ends->high);
+    }
+    return out;
+}
+
+Confidence confidence(const BatchMeans& batches, const QuantileEnds& ends, std::span<const double> values) {
+    Confidence out;
+    if (batches.batches() == 0) return out;
+    const double mean = batches.mean();
+    const Spread of_mean = spread_of(batches.means(), mean);
     out.mean = Interval{mean - of_mean.half_width, mean + of_mean.half_width};
     out.correlated = of_mean.correlated;
-
-    std::vector<double> ends;
-    std::vector<std::size_t> known;
-    const auto n = static_cast<double>(series.size());
-    double clump = 1;
-    for (std::size_t q = 0; q < shares.size(); ++q) {
-        double share = 0;
-        for (const double b : below[q]) share += b;
-        share /= static_cast<double>(k);
-        std::optional<Shares> ends_at;
-        if (shares[q] < 0.9) {
-            const double h = spread_of(below[q], share).half_width;
-            if (shares[q] - h > 0 && shares[q] + h < 1) ends_at = Shares{shares[q] - h, shares[q] + h};
-        } else if (k == many_batches) {
-            const double variance = spread_of(paired(below[q]), share).variance;
-            clump = std::max(clump, variance * n / (shares[q] * (1 - shares[q])));
-            ends_at = tail_shares(n, shares[q], clump);
-        }
-        if (!ends_at) continue;
-        known.push_back(q);
-        ends.push_back(ends_at->low);
-        ends.push_back(ends_at->high);
-    }
-    const std::vector<double> values = quantiles(series, ends);
-    for (std::size_t i = 0; i < known.size(); ++i) out.quantile[known[i]] = Interval{values[2 * i], values[2 * i + 1]};
+    for (std::size_t i = 0; i < ends.of.size(); ++i) out.quantile[ends.of[i]] = Interval{values[2 * i], values[2 * i + 1]};
     return out;
 }
 
 RatioConfidence ratio_confidence(std::span<const std::int64_t> over, std::span<const std::int64_t> under) {
-    KVSIM_CHECK(over.size() == under.size(), "a ratio needs both sums of each request");
+    return ratio_confidence(batch_means(over), batch_means(under));
+}
+
+RatioConfidence ratio_confidence(const BatchMeans& over, const BatchMeans& under) {
+    const std::span<const double> above = over.means();
+    const std::span<const double> below = under.means();
+    KVSIM_CHECK(above.size() == below.size(), "a ratio needs both sums of each request");
     RatioConfidence out;
-    const std::size_t k = batch_count(over.size());
+    const std::size_t k = above.size();
     if (k == 0) return out;
-    const std::vector<double> above = batch_means(over, k);
-    const std::vector<double> below = batch_means(under, k);
     double sum_above = 0;
     double sum_below = 0;
     for (std::size_t j = 0; j < k; ++j) {
@@ -214,8 +221,12 @@ RatioConfidence ratio_confidence(std::span<const std::int64_t> over, std::span<c
 }
 
 std::optional<Drift> drift(std::span<const std::int64_t> series) {
-    if (series.size() < 2 * many_batches) return std::nullopt;
-    const std::vector<double> means = batch_means(series, many_batches);
+    return drift(batch_means(series));
+}
+
+std::optional<Drift> drift(const BatchMeans& batches) {
+    const std::span<const double> means = batches.means();
+    if (means.size() < many_batches) return std::nullopt;
     const std::size_t half = many_batches / 2;
     double first = 0;
     double second = 0;
@@ -232,7 +243,7 @@ std::optional<Drift> drift(std::span<const std::int64_t> series) {
     const auto part = [](double n) { return n * (n - 1) * (2 * n + 5); };
     const auto n = static_cast<double>(means.size());
     double variance = part(n);
-    std::vector<double> sorted = means;
+    std::vector<double> sorted(means.begin(), means.end());
     std::sort(sorted.begin(), sorted.end());
     for (auto from = sorted.begin(); from != sorted.end();) {
         const auto to = std::upper_bound(from, sorted.end(), *from);

@@ -2,12 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/accumulators/accumulators.hpp>
-#include <boost/accumulators/statistics/count.hpp>
-#include <boost/accumulators/statistics/max.hpp>
-#include <boost/accumulators/statistics/min.hpp>
-#include <boost/accumulators/statistics/moment.hpp>
-#include <boost/accumulators/statistics/stats.hpp>
 #include <cmath>
 
 #include "kvsim/base/check.hpp"
@@ -16,10 +10,6 @@
 
 namespace kvsim {
 namespace {
-
-namespace acc = boost::accumulators;
-// tag::moment<2> is of values less their mean: the lazy variance of raw values cancels catastrophically.
-using Moments = acc::accumulator_set<double, acc::stats<acc::tag::count, acc::tag::moment<2>, acc::tag::min, acc::tag::max>>;
 
 constexpr std::array<double, 4> percentile_ranks{0.5, 0.9, 0.95, 0.99};
 constexpr double ns_per_ms = 1e6;
@@ -34,33 +24,38 @@ double seconds(SimDuration d) {
     return static_cast<double>(d.count()) / ns_per_s;
 }
 
-/// One quantity of every request, in two passes over the records: no column is made.
+/// One quantity of every request, in two passes over the records: no column is made. A third one for the intervals.
 class Quantity {
 public:
+    /// `values`: how many count() will bring.
+    explicit Quantity(std::int64_t values)
+        : values_(values), batches_(values), batch_end_(batches_.batches() > 0 ? batches_.start(1) : -1) {}
     void count(std::int64_t value) {
-        ++count_;
-        sum_ += value;
         passes_.count(value);
+        batches_.add(value);
     }
     void turn() {
-        if (count_ > 0) centre_ = static_cast<std::int64_t>(sum_ / count_);
-        passes_.want(count_, percentile_ranks);
+        if (values_ == 0) return;
+        centre_ = static_cast<std::int64_t>(batches_.mean());
+        passes_.want(values_, statistics);
     }
-    void collect(std::int64_t value) {
-        moments_(static_cast<double>(value - centre_));
+    [[gnu::always_inline]] void collect(std::int64_t value) {
+        const auto beside = static_cast<double>(value - centre_);
+        squares_ += beside * beside;
         passes_.collect(value);
+        if (++collected_ == batch_end_) end_batch();
     }
-    [[nodiscard]] Distribution distribution(double unit) {
+    [[nodiscard]] Distribution distribution(double unit) const {
         Distribution d;
-        if (count_ == 0) return d;
-        const double centre = static_cast<double>(centre_);
-        const double beside = ratio(sum_ - static_cast<Int128>(centre_) * count_, count_);  // the mean less centre_
-        d.count = count_;
-        d.mean = ratio(sum_, count_) / unit;
-        d.standard_deviation = std::sqrt(std::max(0.0, acc::moment<2>(moments_) - beside * beside)) / unit;
-        d.min = (centre + acc::min(moments_)) / unit;
-        d.max = (centre + acc::max(moments_)) / unit;
+        if (values_ == 0) return d;
+        const double mean = batches_.mean();
+        const double beside = mean - static_cast<double>(centre_);
+        d.count = values_;
+        d.mean = mean / unit;
+        d.standard_deviation = std::sqrt(std::max(0.0, squares_ / static_cast<double>(values_) - beside * beside)) / unit;
         const std::vector<double> at = passes_.values();
+        d.min = at[4] / unit;
+        d.max = at[5] / unit;
         d.p50 = at[0] / unit;
         d.p90 = at[1] / unit;
         d.p95 = at[2] / unit;
@@ -68,12 +63,38 @@ public:
         return d;
     }
 
+    // Once the distribution was taken; then collect_ends() each value again.
+    void turn_to_intervals() {
+        if (values_ == 0) return;
+        const std::vector<double> at = passes_.values();
+        std::array<std::vector<double>, 4> shares;
+        for (std::size_t q = 0; q < shares.size(); ++q) {
+            const std::vector<std::int64_t> below = passes_.at_or_below(static_cast<std::int64_t>(at[q]));
+            for (std::size_t j = 0; j < below.size(); ++j)
+                shares[q].push_back(static_cast<double>(below[j]) / static_cast<double>(batches_.size(j)));
+        }
+        ends_ = quantile_ends(shares, values_);
+        passes_.want(values_, ends_.ends);
+    }
+    void collect_ends(std::int64_t value) { passes_.collect(value); }
+    [[nodiscard]] Confidence confidence() const { return kvsim::confidence(batches_, ends_, passes_.values()); }
+    [[nodiscard]] const BatchMeans& batches() const { return batches_; }
+
 private:
-    std::int64_t count_ = 0;
-    Int128 sum_ = 0;
+    void end_batch() {
+        passes_.end_batch();
+        batch_end_ = batches_.start(++batch_ + 1);
+    }
+    static constexpr std::array<double, 6> statistics{0.5, 0.9, 0.95, 0.99, 0, 1};  // percentile_ranks, least, greatest
+    std::int64_t values_;
+    BatchMeans batches_;
     std::int64_t centre_ = 0;
-    Moments moments_;
+    double squares_ = 0;
+    std::int64_t collected_ = 0;
+    std::size_t batch_ = 0;
+    std::int64_t batch_end_;
     QuantilePasses<std::int64_t> passes_;
+    QuantileEnds ends_;
 };
 
 Distribution distribution(const LogLinearHistogram& h, double unit = ns_per_ms) {
@@ -118,100 +139,95 @@ DistributionInterval scaled(const Confidence& c, double unit) {
     return {part(c.mean), part(c.quantile[0]), part(c.quantile[1]), part(c.quantile[2]), part(c.quantile[3])};
 }
 
-Tally tally(const std::vector<RequestRecord>& records, const config::SloConfig& slo, bool measured_only, bool exact) {
-    if (!exact) {
-        RequestTotals totals;
-        for (const RequestRecord& r : records) {
-            if (r.measured || !measured_only) totals.add(r, slo);
-        }
-        return tally(totals);
+/// In order of arrival.
+template <class Take>
+void each_completed(const std::vector<RequestRecord>& records, bool measured_only, Take&& take) {
+    for (const RequestRecord& r : records) {
+        if ((r.measured || !measured_only) && completed(r)) take(r);
     }
-    Tally t;
-    Quantity prompt, output, ttft, tpot, e2e, queue;
+}
+
+/// `intervals`: and how far the means and percentiles may be off, and whether they drift.
+Tally exact_tally(const std::vector<RequestRecord>& records, const config::SloConfig& slo, bool measured_only, bool intervals) {
+    RequestCounts counts;
+    std::int64_t with_gaps = 0;  // more than one output token
     for (const RequestRecord& r : records) {
         if (measured_only && !r.measured) continue;
-        t.add(r, slo);
-        if (!completed(r)) continue;
+        counts.add(r, slo);
+        with_gaps += completed(r) && r.output_tokens > 1;
+    }
+
+    const std::int64_t n = counts.completed;
+    Quantity prompt(n), output(n), ttft(n), e2e(n), queue(n), tpot(with_gaps);
+    BatchMeans decoding(with_gaps), gaps(with_gaps);
+    each_completed(records, measured_only, [&](const RequestRecord& r) {
         prompt.count(r.prompt_tokens);
         output.count(r.output_tokens);
         ttft.count(r.ttft.count());
         e2e.count(r.e2e.count());
         queue.count(r.queue.count());
-        if (const auto per_token = time_per_output_token(r)) tpot.count(per_token->count());
-    }
-    for (Quantity* const q : {&prompt, &output, &ttft, &tpot, &e2e, &queue}) q->turn();
-    for (const RequestRecord& r : records) {
-        if ((measured_only && !r.measured) || !completed(r)) continue;
+        if (r.output_tokens < 2) return;
+        tpot.count(time_per_output_token(r)->count());
+        decoding.add((r.e2e - r.ttft).count());
+        gaps.add(r.output_tokens - 1);
+    });
+    for (Quantity* const q : {&prompt, &output, &ttft, &e2e, &queue, &tpot}) q->turn();
+    each_completed(records, measured_only, [&](const RequestRecord& r) {
         prompt.collect(r.prompt_tokens);
         output.collect(r.output_tokens);
         ttft.collect(r.ttft.count());
         e2e.collect(r.e2e.count());
         queue.collect(r.queue.count());
-        if (const auto per_token = time_per_output_token(r)) tpot.collect(per_token->count());
-    }
+        if (r.output_tokens > 1) tpot.collect(time_per_output_token(r)->count());
+    });
+    Tally t;
+    static_cast<RequestCounts&>(t) = counts;
     t.prompt = prompt.distribution(1);
     t.output = output.distribution(1);
     t.ttft = ttft.distribution(ns_per_ms);
     t.tpot = tpot.distribution(ns_per_ms);
     t.e2e = e2e.distribution(ns_per_ms);
     t.queue = queue.distribution(ns_per_ms);
+    if (!intervals) return t;
+
+    for (Quantity* const q : {&ttft, &e2e, &queue, &tpot}) q->turn_to_intervals();
+    each_completed(records, measured_only, [&](const RequestRecord& r) {
+        ttft.collect_ends(r.ttft.count());
+        e2e.collect_ends(r.e2e.count());
+        queue.collect_ends(r.queue.count());
+        if (r.output_tokens > 1) tpot.collect_ends(time_per_output_token(r)->count());
+    });
+    const auto interval = [&t](std::string_view name, const Quantity& q) {
+        const Confidence c = q.confidence();
+        if (c.correlated) t.correlated.emplace_back(name);
+        return scaled(c, ns_per_ms);
+    };
+    t.ttft_ci95 = interval("TTFT", ttft);
+    t.e2e_ci95 = interval("E2E", e2e);
+    t.queue_ci95 = interval("queue", queue);
+    t.tpot_ci95 = interval("TPOT", tpot);
+    t.drift = drift(e2e.batches());
+    // The gaps between tokens are pooled, so their mean is a ratio of sums over requests.
+    const RatioConfidence itl = ratio_confidence(decoding, gaps);
+    if (itl.interval) t.itl_ci95.mean = Interval{itl.interval->low / ns_per_ms, itl.interval->high / ns_per_ms};
+    if (itl.correlated) t.correlated.emplace_back("ITL");
     return t;
 }
 
-// Longer series are thinned evenly: 20 batch means need no more, and neither time nor memory should.
-constexpr std::int64_t longest_series = std::int64_t{1} << 18;
-
-// Intervals and drift of the measured requests that completed, in order of arrival.
-void add_intervals(const std::vector<RequestRecord>& records, Tally& t) {
-    const std::int64_t stride = ceil_div(std::max<std::int64_t>(t.completed, 1), longest_series);
-    std::vector<RequestId> chosen;
-    chosen.reserve(static_cast<std::size_t>(t.completed / stride + 1));
-    std::int64_t skip = 0;
-    for (std::size_t id = 0; id < records.size(); ++id) {
-        if (!records[id].measured || !completed(records[id]) || skip-- > 0) continue;
-        chosen.push_back(static_cast<RequestId>(id));
-        skip = stride - 1;
+Tally tally(const std::vector<RequestRecord>& records, const config::SloConfig& slo, bool measured_only, bool exact,
+            bool intervals) {
+    if (exact) return exact_tally(records, slo, measured_only, intervals);
+    RequestTotals totals;
+    for (const RequestRecord& r : records) {
+        if (r.measured || !measured_only) totals.add(r, slo);
     }
-    std::vector<std::int64_t> series;
-    series.reserve(chosen.size());
-    // `get` gives the value of a request, or a negative one to leave it out.
-    const auto fill = [&](auto get) {
-        series.clear();
-        for (const RequestId id : chosen) {
-            const std::int64_t value = get(records[id]);
-            if (value >= 0) series.push_back(value);
-        }
-    };
-    const auto interval = [&](std::string_view name, const Distribution& d) {
-        Confidence c = confidence(series, {d.p50 * ns_per_ms, d.p90 * ns_per_ms, d.p95 * ns_per_ms, d.p99 * ns_per_ms});
-        if (c.correlated) t.correlated.emplace_back(name);
-        if (stride > 1 && c.mean) {  // around the mean of all
-            const double half = c.mean->half_width();
-            c.mean = Interval{d.mean * ns_per_ms - half, d.mean * ns_per_ms + half};
-        }
-        return scaled(c, ns_per_ms);
-    };
-    const auto per_token = [](const RequestRecord& r) {
-        const auto tpot = time_per_output_token(r);
-        return tpot ? tpot->count() : -1;
-    };
-    fill([](const RequestRecord& r) { return r.ttft.count(); });
-    t.ttft_ci95 = interval("TTFT", t.ttft);
-    fill([](const RequestRecord& r) { return r.e2e.count(); });
-    t.e2e_ci95 = interval("E2E", t.e2e);
-    t.drift = drift(series);
-    fill([](const RequestRecord& r) { return r.queue.count(); });
-    t.queue_ci95 = interval("queue", t.queue);
-    fill(per_token);
-    t.tpot_ci95 = interval("TPOT", t.tpot);
-
-    // The gaps between tokens are pooled, so their mean is a ratio of sums over requests.
-    fill([](const RequestRecord& r) { return r.output_tokens < 2 ? -1 : (r.e2e - r.ttft).count(); });
-    const std::vector<std::int64_t> decoding = series;
-    fill([](const RequestRecord& r) { return r.output_tokens < 2 ? -1 : std::int64_t{r.output_tokens} - 1; });
-    const RatioConfidence itl = ratio_confidence(decoding, series);
-    if (itl.interval) t.itl_ci95.mean = Interval{itl.interval->low / ns_per_ms, itl.interval->high / ns_per_ms};
-    if (itl.correlated) t.correlated.emplace_back("ITL");
+    Tally t = tally(totals);
+    if (!intervals) return t;
+    Tally with_intervals = exact_tally(records, slo, measured_only, true);
+    for (Distribution Tally::*const d :
+         {&Tally::prompt, &Tally::output, &Tally::ttft, &Tally::tpot, &Tally::e2e, &Tally::queue})
+        with_intervals.*d = t.*d;
+    return with_intervals;
 }
 
 std::int64_t arrived(const Outcome& outcome) {
@@ -219,11 +235,7 @@ std::int64_t arrived(const Outcome& outcome) {
 }
 
 Tally tally(const Outcome& outcome, const RunInfo& info, bool measured_only) {
-    if (!outcome.totals) {
-        Tally t = tally(outcome.requests, info.slo, measured_only, info.exact_percentiles);
-        if (measured_only) add_intervals(outcome.requests, t);
-        return t;
-    }
+    if (!outcome.totals) { return tally(outcome.requests, info.slo, measured_only, info.exact_percentiles, measured_only); }
     return tally(measured_only || !outcome.totals_all ? *outcome.totals : *outcome.totals_all);
 }
 
@@ -267,16 +279,17 @@ Judgement judge(const Outcome& outcome, const Slos& slos, const Chosen& chosen) 
 }
 
 /// Of completed measured requests, where any request waited at its client.
-Distribution client_queue(const Outcome& outcome) {
-    Quantity waits;
+Distribution client_queue(const Outcome& outcome, std::int64_t completed_requests) {
+    if (outcome.client_queue.empty()) return {};
+    Quantity waits(completed_requests);
     const auto each = [&](auto&& take) {
+        auto next = outcome.client_queue.begin();
         for (RequestId id = 0; id < outcome.requests.size(); ++id) {
-            if (!outcome.requests[id].measured || !completed(outcome.requests[id])) continue;
-            const auto waited = outcome.client_queue.find(id);
-            take(waited == outcome.client_queue.end() ? 0 : waited->second.count());
+            const bool waited = next != outcome.client_queue.end() && next->first == id;
+            const std::int64_t ns = waited ? (next++)->second.count() : 0;
+            if (outcome.requests[id].measured && completed(outcome.requests[id])) take(ns);
         }
     };
-    if (outcome.client_queue.empty()) return {};
     each([&](std::int64_t ns) { waits.count(ns); });
     waits.turn();
     each([&](std::int64_t ns) { waits.collect(ns); });
@@ -319,7 +332,7 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
     for (const auto& [name, own] : records) {
         const auto limits = info.class_slos.find(name);
         const config::SloConfig& slo = limits == info.class_slos.end() ? info.slo : limits->second;
-        const Tally t = tally(own, slo, true, info.exact_percentiles);
+        const Tally t = tally(own, slo, true, info.exact_percentiles, false);
         ClassSummary& c = out.emplace_back();
         c.name = name;
         c.requests = t.requests;
@@ -710,7 +723,7 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     s.retries = outcome.counters.retries;
     s.wasted_tokens = outcome.counters.wasted_tokens;
     s.wasted_output_tokens = outcome.counters.wasted_output_tokens;
-    s.client_queue = client_queue(outcome);
+    s.client_queue = client_queue(outcome, s.completed);
     s.classes = class_summaries(info, outcome, slos, s.duration_s);
 
     add_load_and_verdict(outcome, info.engine.max_num_seqs * outcome.replicas, info.capacity_req_s, s);

@@ -469,7 +469,7 @@ std::string_view finish_reason_name(FinishReason reason) {
 void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::SloConfig& slo,
                         const std::map<std::string, config::SloConfig>& class_slos) {
     const Slos slos(outcome, slo, class_slos);
-    const auto elapsed = [](const std::map<RequestId, SimDuration>& of, RequestId id) {
+    const auto elapsed = [](const auto& of, RequestId id) {
         const auto at = of.find(id);
         return at == of.end() ? SimDuration(-1) : at->second;
     };

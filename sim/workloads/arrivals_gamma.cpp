@@ -3,6 +3,7 @@
 
 #include "arrivals_params.hpp"
 #include "kvsim/random/distribution.hpp"
+#include "kvsim/random/draw_buffer.hpp"
 
 namespace kvsim {
 
@@ -44,15 +45,16 @@ const config::Schema<GammaParams>& schema() {
 class GammaGaps : public ArrivalProcess {
 public:
     GammaGaps(const ArrivalInfo& info, std::uint64_t seed)
-        : ArrivalProcess(info), key_(seed, "arrivals"), scale_ns_(1e9 / (info.rate * info.burstiness)) {}
+        : ArrivalProcess(info), key_(seed, "arrivals"), draws_(key_), scale_ns_(1e9 / (info.rate * info.burstiness)) {}
     [[nodiscard]] double gap_ns(std::uint64_t i) const override {
-        if (info().burstiness == 1) return scale_ns_ * standard_exponential(key_.first_u64(i));
+        if (info().burstiness == 1) return scale_ns_ * standard_exponential(draws_.first_u64(i));
         Stream stream(key_, i);
         return scale_ns_ * gamma_draw(stream, info().burstiness);
     }
 
 private:
     StreamKey key_;
+    mutable DrawBuffer draws_;
     double scale_ns_;
 };
 

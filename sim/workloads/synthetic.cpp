@@ -1,10 +1,13 @@
+#include <algorithm>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "gap_sum.hpp"
 #include "kvsim/base/check.hpp"
 #include "kvsim/model/workload_pieces.hpp"
 #include "kvsim/random/distribution.hpp"
+#include "kvsim/random/draw_buffer.hpp"
 #include "kvsim/random/stream.hpp"
 #include "length_table.hpp"
 
@@ -16,9 +19,9 @@ class Synthetic : public Workload {
 public:
     Synthetic(SyntheticLaws laws, std::uint64_t seed)
         : laws_(std::move(laws)),
-          prompt_key_(seed, "prompt_tokens"),
-          output_key_(seed, "output_tokens"),
-          group_key_(seed, "prefix_group"),
+          prompt_draws_(StreamKey(seed, "prompt_tokens")),
+          output_draws_(StreamKey(seed, "output_tokens")),
+          group_draws_(StreamKey(seed, "prefix_group")),
           prefix_key_(seed, "prefix_tokens"),
           requests_(laws_.requests.value_or(static_cast<std::int64_t>(std::numeric_limits<RequestId>::max()))),
           prompt_table_(*laws_.prompt_tokens),
@@ -44,8 +47,8 @@ public:
         const auto i = static_cast<RequestId>(index_);
         out.time = *next_;
         if (index_ == draws_before_tables) make_tables();
-        out.prompt_tokens = prompt_table_.sample(prompt_key_.first_u64(i));
-        out.output_tokens = output_table_.sample(output_key_.first_u64(i));
+        out.prompt_tokens = prompt_table_.sample(prompt_draws_.first_u64(i));
+        out.output_tokens = output_table_.sample(output_draws_.first_u64(i));
         out.priority = 0;
         out.output_base = own_output_base(i);
         out.prompt.clear();
@@ -69,15 +72,24 @@ private:
         output_table_.build(requests_ - index_);
     }
 
-    void prepend_prefix(const PrefixLaw& prefix, RequestId i, Arrival& out) const {
-        Stream stream(group_key_, i);
-        const std::int64_t group = uniform_int(stream.uniform(), 0, prefix.groups - 1);
-        if (stream.uniform() < prefix.share) {
-            const std::int64_t tokens = prefix.tokens->sample(prefix_key_.first_uniform(static_cast<std::uint64_t>(group)));
-            out.prompt.push_back({prefix_base(group), tokens});
-        }
+    void prepend_prefix(const PrefixLaw& prefix, RequestId i, Arrival& out) {
+        const std::int64_t group = uniform_int(to_uniform(group_draws_.first_u64(i)), 0, prefix.groups - 1);
+        if (to_uniform(group_draws_.second_u64(i)) < prefix.share)
+            out.prompt.push_back({prefix_base(group), prefix_tokens(prefix, static_cast<std::uint64_t>(group))});
         out.prompt.push_back({own_prompt_base(i), out.prompt_tokens});
         if (out.prompt.size() > 1) out.prompt_tokens += out.prompt.front().count;
+    }
+
+    /// All requests of a group share one prefix, so its length is drawn once (of the first groups; each is drawn anew beyond).
+    std::int64_t prefix_tokens(const PrefixLaw& prefix, std::uint64_t group) {
+        constexpr std::uint64_t most = 65'536;
+        const auto draw = [&] { return prefix.tokens->sample(prefix_key_.first_uniform(group)); };
+        if (group >= most) return draw();
+        if (group >= prefix_tokens_.size())
+            prefix_tokens_.resize(static_cast<std::size_t>(std::min<std::int64_t>(prefix.groups, most)), -1);
+        std::int64_t& tokens = prefix_tokens_[group];
+        if (tokens < 0) tokens = draw();
+        return tokens;
     }
 
     void advance() {
@@ -95,13 +107,14 @@ private:
     }
 
     SyntheticLaws laws_;
-    StreamKey prompt_key_;
-    StreamKey output_key_;
-    StreamKey group_key_;
+    DrawBuffer prompt_draws_;
+    DrawBuffer output_draws_;
+    DrawBuffer group_draws_;
     StreamKey prefix_key_;
     std::int64_t requests_;
     LengthTable prompt_table_;
     LengthTable output_table_;
+    std::vector<std::int64_t> prefix_tokens_;  // by group; -1: not drawn yet
     std::int64_t index_ = 0;
     GapSum sum_;
     double stretch_ = 1;

@@ -304,7 +304,7 @@ private:
             out_.attempts[id] = arrival.attempt;
             ++out_.counters.retries;
         }
-        if (now_ > arrival.time) out_.client_queue[id] = now_ - arrival.time;
+        if (now_ > arrival.time) out_.client_queue.append(id, now_ - arrival.time);
 
         Tracked tracked;
         tracked.intended = arrival.time;

@@ -92,6 +92,7 @@ public:
         Int128 used_dt = 0;          ///< changes of used_blocks() by finishes, each times its instant
         Int128 reserved_dt = 0;      ///< of held().reserved
         std::int64_t used_peak = 0;  ///< of used_blocks() before the last finish
+        bool more = false;           ///< it stopped where the number of decoders changes
     };
 
     /// Whether the arguments meet the conditions above. The workload must also keep its outputs private
@@ -118,10 +119,14 @@ public:
     /// Whether the next schedule() only advances the decoders, as long as nobody comes, finishes or lacks a block.
     [[nodiscard]] bool steady() const { return steady_ && decoders_ > 0; }
     [[nodiscard]] std::int64_t decoders() const { return decoders_; }
-    /// Advances over steps that end before `horizon` and change nothing but the contexts, though the batches of the
-    /// queue may bring first tokens; `next` is the scheduled successor
-    /// under async scheduling, else null; `end` is the end of `current`, `line` the price of a step of decoders() rows.
-    Ahead run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, SimTime last_finish, const DecodeLine& line);
+    /// Whether somebody gets its last token in that batch.
+    [[nodiscard]] bool somebody_ends_in(std::int64_t batch);
+    /// Advances over steps that end before `horizon` and change nothing but the contexts, though the batches of the queue may
+    /// bring first tokens, and last ones up to `last_finish`, and the batch scheduled last may be the last of some. `next` is
+    /// the scheduled successor under async scheduling, else null; `end` is the end of `current`, `line` the price of a step of
+    /// decoders() rows.
+    Ahead run_ahead(Batch*& current, Batch*& next, bool async, SimTime& end, SimTime horizon, SimTime last_finish,
+                    const DecodeLine& line);
 
     [[nodiscard]] const EngineArgs& args() const { return args_; }
     [[nodiscard]] const RunKv& kv() const { return kv_; }
@@ -157,7 +162,6 @@ private:
     [[nodiscard]] List& bucket(std::int64_t batch) { return buckets_[static_cast<std::size_t>(batch) & bucket_mask_]; }
     void enter_bucket(Live& live);
     void leave_bucket(const Live& live);
-    [[nodiscard]] bool somebody_ends_in(std::int64_t batch);
     [[nodiscard]] std::int64_t batches_without_end(std::int64_t most);
     [[nodiscard]] bool bound_stays(Bound bound) const;
     [[nodiscard]] std::int64_t blocks(std::int64_t computed) const {
@@ -173,6 +177,7 @@ private:
     void name_crossers();
     static void note_row(Batch& batch, const PrefillRow& row);
     void close_plan(Batch& batch);
+    void release_ended(std::int64_t batch);
     void start_decoding(Live& live);
     void stop_decoding(Live& live);
     void preempt(Batch& batch);
@@ -211,6 +216,7 @@ private:
     std::vector<List> buckets_;           // by last_batch, in admission order
     std::size_t bucket_mask_ = 0;
     std::vector<std::uint64_t> occupied_;  // a bit a bucket
+    std::int64_t most_crossings_;          // of a decoder in `stretch` steps
     std::vector<SimTime> scheduled_at_;    // of the latest batches, ring
     std::size_t scheduled_mask_ = 0;
 
@@ -251,5 +257,13 @@ struct FastEngine::Live {
     std::vector<TokenRun> content;
     std::vector<BlockId> table;  // where ids are kept
 };
+
+inline bool FastEngine::somebody_ends_in(std::int64_t batch) {
+    // Its bucket may hold others, whole turns of the ring later.
+    for (const Live* live = bucket(batch).first; live; live = live->bucket.next) {
+        if (live->last_batch == batch) return true;
+    }
+    return false;
+}
 
 }  // namespace kvsim

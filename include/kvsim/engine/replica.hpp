@@ -198,30 +198,25 @@ public:
         account(now);
     }
 
-    /// May run ahead, over steps that end before `horizon` and in which nobody is admitted or preempted, nor finished after
-    /// `last_finish`.
-    void run_ahead(SimTime horizon, SimTime last_finish) {
+    /// May run ahead: over steps that end before `horizon` and in which nobody is admitted, preempted or finishes; and over any
+    /// steps that end before `quiet_until`, in which somebody finishes only if `finishes` allows it. What it tells its listener
+    /// may lie ahead of the clock. Gives the end of the last step of the second kind, or `now`.
+    SimTime run_ahead(SimTime now, SimTime horizon, SimTime quiet_until, bool finishes) {
         if constexpr (fast) {
-            if (!flying_ || end_ >= horizon || !engine_.steady() || on_step_ || cold_.lasts(end_ - begin_)) return;
-            Batch* const next = has_next_ ? next_ : nullptr;
-            const std::int64_t rows = engine_.decoders();
-            const DecodeLine* const line = prices_.line(rows);
-            if (!line) return;
-            const SimTime first_end = end_;
-            const SimDuration first_pending = next ? next->duration : SimDuration{};
-            const FastEngine::Ahead passed = engine_.run_ahead(*current_, next, end_, horizon, last_finish, *line);
-            if (passed.steps == 0) return;
-            fruitless_preemptions_ = 0;
-            counters_.steps += passed.steps;
-            counters_.rows += passed.steps * rows;
-            counters_.tokens += passed.steps * rows;
-            integrals_.stepping += end_ - first_end + (next ? next->duration - first_pending : SimDuration{});
-            used_dt_ -= passed.block_instants + passed.used_dt;
-            reserved_dt_ -= passed.block_instants * engine_.slots_per_block() - passed.instants * rows + passed.reserved_dt;
-            used_ = engine_.used_blocks();
-            held_ = engine_.held();
-            integrals_.blocks_used_peak = std::max({integrals_.blocks_used_peak, passed.used_peak, used_});
+            if (on_step_) return now;       // records come in the order of time over all replicas
+            constexpr int most_turns = 64;  // then the user's interrupt is looked for
+            for (int turn = 0; turn < most_turns && flying_ && end_ < horizon; ++turn) {
+                if (engine_.steady() && !cold_.lasts(end_ - begin_) && jump(horizon, finishes ? quiet_until : SimTime{}))
+                    continue;
+                const bool single_step = end_ < quiet_until && (finishes || !engine_.somebody_ends_in(current_->number)) &&
+                                         fruitless_preemptions_ < 1000;
+                if (!single_step) break;
+                now = end_;
+                finish_step(now);
+                start_step(now);
+            }
         }
+        return now;
     }
 
     /// Closes every integral over time at the end of the run; nothing happens afterwards.
@@ -248,6 +243,29 @@ public:
     }
 
 private:
+    /// Over steps that end before `horizon` and in which nobody is admitted or preempted, nor finished after `last_finish`.
+    /// Whether another jump may follow at once.
+    bool jump(SimTime horizon, SimTime last_finish) {
+        const std::int64_t rows = engine_.decoders();
+        const DecodeLine* const line = prices_.line(rows);
+        if (!line) return false;
+        const SimTime first_end = end_;
+        const SimDuration first_pending = has_next_ ? next_->duration : SimDuration{};
+        const FastEngine::Ahead passed = engine_.run_ahead(current_, next_, has_next_, end_, horizon, last_finish, *line);
+        if (passed.steps == 0) return false;
+        fruitless_preemptions_ = 0;
+        counters_.steps += passed.steps;
+        counters_.rows += passed.steps * rows;
+        counters_.tokens += passed.steps * rows;
+        integrals_.stepping += end_ - first_end + (has_next_ ? next_->duration - first_pending : SimDuration{});
+        used_dt_ -= passed.block_instants + passed.used_dt;
+        reserved_dt_ -= passed.block_instants * engine_.slots_per_block() - passed.instants * rows + passed.reserved_dt;
+        used_ = engine_.used_blocks();
+        held_ = engine_.held();
+        integrals_.blocks_used_peak = std::max({integrals_.blocks_used_peak, passed.used_peak, used_});
+        return passed.more;
+    }
+
     void set_bound(Bound bound, SimTime now, bool closing = false) {
         if (bound == bound_ && !closing) return;
         integrals_.bound[static_cast<std::size_t>(bound_)] += now - bound_since_;

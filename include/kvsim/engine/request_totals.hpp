@@ -1,22 +1,28 @@
 #pragma once
 // What a set of requests adds up to, in memory that does not grow with their number.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
+#include "kvsim/base/check.hpp"
 #include "kvsim/base/histogram.hpp"
 #include "kvsim/config/scenario.hpp"
 #include "kvsim/engine/outcome.hpp"
 
 namespace kvsim {
 
-/// Output tokens after the first over the time they took: (e2e - ttft) / (n - 1), rounded to whole ns. nullopt: not completed,
-/// or one output token.
-std::optional<SimDuration> time_per_output_token(const RequestRecord& record);
-
 /// Finished with length or stop.
 [[nodiscard]] inline bool completed(const RequestRecord& record) {
     return record.finish == FinishReason::length || record.finish == FinishReason::stop;
+}
+
+/// Output tokens after the first over the time they took: (e2e - ttft) / (n - 1), rounded to whole ns. nullopt: not completed,
+/// or one output token.
+[[nodiscard]] inline std::optional<SimDuration> time_per_output_token(const RequestRecord& r) {
+    if (!completed(r) || r.output_tokens <= 1) return std::nullopt;
+    const std::int64_t gaps = r.output_tokens - 1;
+    return SimDuration(((r.e2e - r.ttft).count() + gaps / 2) / gaps);
 }
 
 /// Whether the request met every set limit; TPOT counts as 0 for one output token. nullopt where the request is in neither
@@ -36,6 +42,25 @@ struct RequestCounts {
     /// InternalError.
     void add(const RequestRecord& record, const config::SloConfig& slo);
 };
+
+inline void RequestCounts::add(const RequestRecord& r, const config::SloConfig& slo) {
+    ++requests;
+    first_arrival = std::min(first_arrival, r.arrival);
+    preemptions += r.preemptions;
+    preempted_requests += r.preemptions > 0;
+    recomputed_tokens += r.recomputed_tokens;
+    rejected += r.finish == FinishReason::rejected;
+    timed_out += r.finish == FinishReason::timed_out;
+    cancelled += r.finish == FinishReason::cancelled;
+    if (slo.any()) met += slo_met(r, slo).value_or(false);
+    if (!kvsim::completed(r)) return;
+    KVSIM_CHECK(r.queue.count() >= 0 && r.ttft >= r.queue && r.e2e >= r.ttft && r.output_tokens >= 1,
+                "a completed request's times are out of order");
+    ++completed;
+    prompt_tokens += r.prompt_tokens;
+    output_tokens += r.output_tokens;
+    last_completion = std::max(last_completion, r.arrival + r.e2e);
+}
 
 /// RequestCounts and a histogram of each quantity: tokens, ns. An order statistic is within 2^-11 (0.049 %) relative.
 struct RequestTotals {

@@ -32,6 +32,38 @@ struct Interval {
     [[nodiscard]] double half_width() const { return (high - low) / 2; }
 };
 
+/// The means of batches of equal length of a series whose length is known before its values pass by.
+class BatchMeans {
+public:
+    /// 20 batches, 10 of 20 to 39 values, none of fewer.
+    explicit BatchMeans(std::int64_t values);
+    void add(std::int64_t value) {  ///< >= 0
+        sum_ += static_cast<std::uint64_t>(value);
+        if (++seen_ == end_) close();
+    }
+    [[nodiscard]] std::size_t batches() const { return batches_; }
+    /// How many values precede the batch.
+    [[nodiscard]] std::int64_t start(std::size_t batch) const {
+        return static_cast<std::int64_t>(batch) * values_ / static_cast<std::int64_t>(batches_);
+    }
+    [[nodiscard]] std::int64_t size(std::size_t batch) const { return start(batch + 1) - start(batch); }
+    /// Once all values were added.
+    [[nodiscard]] std::span<const double> means() const { return means_; }
+    [[nodiscard]] double mean() const;  ///< of all values
+
+private:
+    __extension__ using Sum = unsigned __int128;
+    void close();
+    std::int64_t values_;
+    std::size_t batches_;
+    std::int64_t seen_ = 0;
+    std::int64_t begin_ = 0;  // of the batch in progress
+    std::int64_t end_;
+    Sum sum_ = 0;
+    Sum total_ = 0;
+    std::vector<double> means_;
+};
+
 /// By batch means (Schmeiser 1982: 10 to 30 batches): 20 batches of equal length, or 10 of a series of 20 to 39 values. Their
 /// lag-1 autocorrelation r, where positive, widens the interval by sqrt((1 + r) / (1 - r)) (Tafazzoli, Wilson, Lada, Steiger,
 /// "Performance of Skart", 2011). The interval of the q quantile is that of the share of values at or below it, carried over by
@@ -47,12 +79,23 @@ struct Confidence {
 /// `at`: the series' quantiles 0.5, 0.9, 0.95, 0.99.
 Confidence confidence(std::span<const std::int64_t> series, const std::array<double, 4>& at);
 
+/// The same of a series that passes by. Of the shares at or below the quantile 0.5, 0.9, 0.95, 0.99 in each batch: which
+/// quantiles of the series are the ends of which interval.
+struct QuantileEnds {
+    std::vector<std::size_t> of;  ///< place in Confidence::quantile
+    std::vector<double> ends;     ///< two shares for each
+};
+QuantileEnds quantile_ends(const std::array<std::vector<double>, 4>& shares, std::int64_t values);
+/// `values`: those quantiles.
+Confidence confidence(const BatchMeans& batches, const QuantileEnds& ends, std::span<const double> values);
+
 /// The mean of a ratio of sums, as the gaps between tokens pooled over requests: sum of `over` / sum of `under`, over > 0.
 struct RatioConfidence {
     std::optional<Interval> interval;
     bool correlated = false;
 };
 RatioConfidence ratio_confidence(std::span<const std::int64_t> over, std::span<const std::int64_t> under);
+RatioConfidence ratio_confidence(const BatchMeans& over, const BatchMeans& under);
 
 /// Whether a series drifts: Mann and Kendall's test for a trend over 20 batch means (ties and continuity corrected). A drift is
 /// reported where it is both significant at 1 % and more than 5 % between the means of the two halves.
@@ -64,6 +107,7 @@ struct Drift {
 };
 /// nullopt below 40 values, or where the first half is 0 throughout.
 std::optional<Drift> drift(std::span<const std::int64_t> series);
+std::optional<Drift> drift(const BatchMeans& batches);
 
 /// Mean of independent runs with the half width of its 95 % interval (Student t); the half width is unset for one run.
 struct ReplicationMean {

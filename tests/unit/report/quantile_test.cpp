@@ -86,3 +86,35 @@ TEST_CASE("quantiles equal the sorted definition on every kind of column") {
         check(real);
     }
 }
+
+TEST_CASE("passes: quantiles twice over, and each batch's share at or below one") {
+    Stream stream{5};
+    std::vector<std::int64_t> column;
+    for (int i = 0; i < 6'000; ++i) {
+        // Ties, gaps between powers of two, and a drift that makes the batches differ.
+        const std::uint64_t draw = stream.next();
+        column.push_back(
+            static_cast<std::int64_t>(draw % 7 == 0 ? 1'000 : (draw >> (20 + draw % 30)) + static_cast<unsigned>(i)));
+    }
+    kvsim::QuantilePasses<std::int64_t> passes;
+    for (const std::int64_t value : column) passes.count(value);
+    for (const std::array<double, 3>& qs : {std::array{0.5, 0.99, 0.0}, std::array{1.0, 0.49, 0.51}}) {
+        passes.want(6'000, qs);
+        for (std::size_t i = 0; i < column.size(); ++i) {
+            passes.collect(column[i]);
+            if (i % 500 == 499) passes.end_batch();
+        }
+        const std::vector<double> values = passes.values();
+        CHECK(values == quantiles(column, qs));
+        for (std::size_t q = 0; q < qs.size(); ++q) {
+            CHECK(values[q] == reference(column, qs[q]));
+            const auto limit = static_cast<std::int64_t>(values[q]);
+            const std::vector<std::int64_t> below = passes.at_or_below(limit);
+            REQUIRE(below.size() == 12);
+            for (std::size_t batch = 0; batch < below.size(); ++batch) {
+                const auto from = column.begin() + static_cast<std::ptrdiff_t>(batch * 500);
+                CHECK(below[batch] == std::count_if(from, from + 500, [limit](std::int64_t v) { return v <= limit; }));
+            }
+        }
+    }
+}

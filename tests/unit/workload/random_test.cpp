@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kvsim/random/distribution.hpp"
+#include "kvsim/random/draw_buffer.hpp"
 #include "kvsim/random/stream.hpp"
 #include "unit/workload/support.hpp"
 
@@ -83,6 +84,19 @@ TEST_CASE("a stream is addressed by seed, purpose and index") {
     Stream c(1, "arrivals", 5);
     CHECK(StreamKey(1, "arrivals").first_u64(5) == c.next_u64());
     CHECK(!std::is_copy_constructible_v<Stream>);
+}
+
+TEST_CASE("a buffer of draws gives what the streams give, in any order") {
+    const StreamKey key(7, "prompt_tokens");
+    DrawBuffer buffer(key);
+    const std::uint64_t far = (std::uint64_t{1} << 32) - 5;  // the index's upper half changes within a buffer
+    for (const std::uint64_t from : {std::uint64_t{0}, std::uint64_t{15}, std::uint64_t{3}, far}) {
+        for (std::uint64_t index = from; index < from + 40; ++index) {
+            Stream stream(key, index);
+            CHECK(buffer.first_u64(index) == stream.next_u64());
+            CHECK(buffer.second_u64(index) == stream.next_u64());
+        }
+    }
 }
 
 TEST_CASE("pinned draws: a change here changes every result") {
