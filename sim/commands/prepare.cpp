@@ -26,7 +26,9 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
     info.pipeline_parallel_size = deployment.pipeline_parallel_size;
     info.data_parallel_size = deployment.data_parallel_size;
     info.engine = deployment.engine;
-    info.kv_policy = deployment.engine.enable_prefix_caching ? "paged_prefix" : "paged";
+    info.kv_policy = !deployment.engine.enable_prefix_caching ? "paged"
+                     : deployment.engine.batching == "sglang" ? "radix"
+                                                              : "paged_prefix";
     info.step_time_description = p.step_time->describe();
     // An unnamed model is whichever tier was available; its description opens with its name.
     info.step_time_model = info.step_time_description.substr(0, info.step_time_description.find(':'));
