@@ -38,6 +38,7 @@ std::span<const Entry<MakeStepTime>> step_time_models() {
 // ---- batch policies: named by a preset, or by engine.batching ----------------------------------------------------------
 
 std::unique_ptr<Scheduler> make_vllm_v0_batching(Engine&);
+std::unique_ptr<Scheduler> make_sglang_batching(Engine&);
 std::unique_ptr<Scheduler> make_vllm_v1_batching(Engine&);
 static std::vector<config::FieldDoc> no_docs() {
     return {};
@@ -49,6 +50,8 @@ std::span<const Entry<MakeScheduler>> schedulers() {
          make_vllm_v1_batching},
         {"vllm-v0", "whole prompts before decodes, or chunks beside them; recompute or swap (vLLM V0, 0.8.5 and 0.6.3)", no_docs,
          make_vllm_v0_batching},
+        {"sglang", "prompts in batches of their own before decodes, or chunks mixed with them (SGLang, main of 2026-07-13)",
+         no_docs, make_sglang_batching},
     };
     return table;
 }
@@ -59,12 +62,14 @@ std::span<const Entry<MakeScheduler>> schedulers() {
     bool is_##name##_recording(const Json&); \
     std::unique_ptr<Recording> open_##name##_recording(const Json&, const std::string&)
 KVSIM_RECORDING(vllm_v0);
+KVSIM_RECORDING(sglang);
 KVSIM_RECORDING(vllm_v1);
 #undef KVSIM_RECORDING
 
 std::span<const Entry<OpenRecording>> conformance_formats() {
     static constexpr Entry<OpenRecording> table[] = {
         {"vllm-v0", "vLLM V0", no_docs, {is_vllm_v0_recording, open_vllm_v0_recording}},
+        {"sglang", "SGLang", no_docs, {is_sglang_recording, open_sglang_recording}},
         {"vllm-v1", "vLLM V1", no_docs, {is_vllm_v1_recording, open_vllm_v1_recording}},
     };
     return table;

@@ -52,6 +52,8 @@ Slot Engine::enqueue(NewRequest& request) {
     const std::int64_t room = std::max<std::int64_t>(args_.output_limit(request.prompt), 1);
     live.max_tokens = std::min(request.max_tokens, room) * request.sequences;
     live.output_lens = std::move(request.output_lens);
+    live.limit = request.limit;
+    live.ignore_eos = request.ignore_eos;
     live.content = std::move(request.content);
     live.output_base = request.output_base;
     live.measured = request.measured;

@@ -83,7 +83,12 @@ public:
             finish_steps();
             if (may_cancel_) give_up();
             if (next_request() <= now_) take_arrivals();
-            start_steps();
+            try {
+                start_steps();
+            } catch (const EngineCrash& crash) {
+                crash_ = crash.what();
+                break;
+            }
             run_ahead();
             if (one && !may_cancel_) take_arrivals_in_flight();
             if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
@@ -531,6 +536,22 @@ private:
         record(id).ttft = now - record(id).arrival;
         tokens_.add(1, now);
     }
+    void on_sibling_tokens(std::int64_t count, SimTime now) override { tokens_.add(count, now); }
+    void on_dropped(RequestId id, const Aborted& work, SimTime now) override {
+        RequestRecord& record = this->record(id);
+        record.output_tokens = static_cast<std::int32_t>(work.outputs);
+        record.finish = FinishReason::failed;
+        --in_system_;
+        if (out_.counters.dropped++ == 0) {
+            out_.warnings.push_back("request " + std::to_string(id) + " was given up by the engine after " +
+                                    std::to_string(work.outputs) +
+                                    " output tokens: with them it is longer than what the engine can ever schedule; later ones "
+                                    "are only counted");
+        }
+        out_.end = now;
+        if (totals_) leave(id);
+        workload_.finished(id, now, FinishReason::failed, work.outputs);
+    }
     void on_next_tokens(std::int64_t count, std::int64_t measured, SimDuration gap, SimTime now) override {
         tokens_.next(count, measured, gap, now);
     }
@@ -663,11 +684,13 @@ private:
     [[nodiscard]] std::string stall_report() const {
         std::string text = "stalled at " + std::to_string(to_seconds(now_)) + " s: " + std::to_string(in_system_) +
                            " requests are left, " +
-                           (livelocked_ ? "and they preempt each other, or themselves, without ever receiving a token"
-                                        : "nothing is due and nothing can be scheduled");
+                           (!crash_.empty() ? "and the engine itself fails here: " + crash_
+                            : livelocked_   ? "and they preempt each other, or themselves, without ever receiving a token"
+                                            : "nothing is due and nothing can be scheduled");
         for (std::size_t i = 0; i < replicas_.size(); ++i) {
             text += "\n  replica " + std::to_string(i) + ": " + replicas_[i]->describe();
         }
+        if (!crash_.empty()) return text;
         return text + "\n  give the engine more KV blocks, or a max_model_len that fits them";
     }
 
@@ -708,6 +731,7 @@ private:
     SimTime next_mark_ = never;
     bool started_ = false;
     bool livelocked_ = false;
+    std::string crash_;           // what the real engine dies of
     std::int64_t in_system_ = 0;  // issued, neither finished nor rejected
     std::int64_t completed_by_last_arrival_ = 0;
     std::int64_t events_ = 0;

@@ -27,6 +27,8 @@ struct NewRequest {
     std::int64_t max_tokens = 0;  ///< output tokens asked for, of each sequence; cut to what there is room for
     std::int64_t sequences = 1;   ///< outputs that share the prompt; only some batch policies keep them together
     SimTime arrival{};            ///< at the front end
+    std::int64_t limit = 0;       ///< as LiveRequest::limit
+    bool ignore_eos = true;       ///< as LiveRequest::ignore_eos
     std::int64_t priority = 0;
     std::int64_t arrival_rank = 0;  ///< orders priority ties: order of arrival; in a recording the rank of its time
     std::string tie_id;             ///< orders ties of both, compared as text; empty: the decimal id

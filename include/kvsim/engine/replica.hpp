@@ -328,7 +328,11 @@ private:
     }
 
     void schedule_into(Batch& batch, SimTime now) {
+        const bool waited = engine_.waiting_count() > 0;
+        const std::int64_t before = engine_.unfinished();
         engine_.schedule(batch, now);
+        if (waited) integrals_.finished_while_waiting += before - engine_.unfinished();
+        if constexpr (!fast) counters_.swapped_tokens += batch.swapped_tokens;
         set_bound(batch.bound, now);
         if (const std::int64_t lost = preempted(batch); lost > 0) {
             preemptions_ += lost;
@@ -337,6 +341,10 @@ private:
         }
         if (!batch.empty()) {
             batch.duration = prices_.price(batch.shape);
+            if constexpr (!fast) {
+                const SimDuration moved = batch.transfer;
+                batch.duration = batch.transfer_overlaps ? std::max(batch.duration, moved) : batch.duration + moved;
+            }
             KVSIM_CHECK(batch.duration >= SimDuration(1), "a step takes at least 1 ns");
             ++counters_.steps;
             counters_.rows += batch.shape.sequences;
@@ -370,6 +378,8 @@ private:
         if (updated != StepRecord::none && current_->step == updated && !current_->empty()) {
             record_.received = engine_.received();
             record_.finished = engine_.finished();
+        } else if (current_->empty()) {
+            record_.finished = engine_.finished_in_schedule();
         }
         fill_updated(record_, engine_);
         // An asynchronous batch is decided when its predecessor starts, and starts when that one ends, which is now.

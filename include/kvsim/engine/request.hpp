@@ -36,10 +36,12 @@ struct LiveRequest {
     std::int64_t outputs = 0;     ///< received, of all sequences
     std::int64_t sequences = 1;
     std::vector<std::int64_t> output_lens;  ///< of each sequence, if they end by themselves
-    std::int64_t computed = 0;    ///< tokens whose KV is scheduled or held
-    std::int64_t high_water = 0;  ///< largest `computed` ever; work below it is recompute
-    std::int64_t in_flight = 0;   ///< async scheduling: sampled tokens not received yet
-    std::int64_t row = -1;        ///< index of its row in the step being planned
+    std::int64_t limit = 0;                 ///< output tokens it asked for, where the policy reserves for them; 0: max_tokens
+    bool ignore_eos = true;                 ///< it asked to go on to the limit
+    std::int64_t computed = 0;              ///< tokens whose KV is scheduled or held
+    std::int64_t high_water = 0;            ///< largest `computed` ever; work below it is recompute
+    std::int64_t in_flight = 0;             ///< async scheduling: sampled tokens not received yet
+    std::int64_t row = -1;                  ///< index of its row in the step being planned
 
     // KV. `registered` leading blocks of `table` can serve prefix hits; keys are made when first needed.
     std::vector<std::int32_t> table;

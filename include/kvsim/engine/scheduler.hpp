@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,12 @@
 namespace kvsim {
 
 class Engine;
+
+/// The real engine raises here and dies: nothing can be scheduled any more.
+class EngineCrash : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
 
 class Scheduler {
 public:

@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "kvsim/model/vllm_v0_args.hpp"
+#include "kvsim/model/sglang_args.hpp"
 
 namespace kvsim {
 
-enum class QueueOrder { fcfs, priority };
+enum class QueueOrder { fcfs, priority, lpm, dfs_weight, lof };
 
 /// Block tables of a request that follow one rule: vLLM's KV cache groups with the same spec. The blocks of all tables come
 /// from one pool, so each takes the same bytes.
@@ -47,6 +48,7 @@ struct EngineArgs {
     double watermark = 0;               ///< fraction of num_gpu_blocks kept free at admission, [0, 1)
     std::int64_t tokens_past_limit = 0;  ///< tokens a sequence may have beyond max_model_len (vLLM V0: 1)
     VllmV0Args v0;
+    SglangArgs sglang;
     bool operator==(const EngineArgs&) const = default;
 
     [[nodiscard]] std::int64_t usable_blocks() const { return num_gpu_blocks - null_blocks; }
