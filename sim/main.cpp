@@ -23,6 +23,7 @@ constexpr std::array commands{
     Command{"memory", "how much KV cache fits, term by term, and how many requests that serves", memory_command},
     Command{"from-vllm", "a scenario from an engine's command line and start-up log", from_vllm_command},
     Command{"conformance", "replay recorded engine decisions and compare step by step", conformance_command},
+    Command{"policies", "engines on the same requests, side by side", policies_command},
     Command{"calibrate", "fit the few constants of the step time to measured runs", calibrate_command},
     Command{"validate", "replay measured runs and print the error of the model", validate_command},
     Command{"check", "validate scenarios without running them; statistics of a trace", check_command},

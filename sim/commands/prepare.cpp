@@ -26,13 +26,15 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
     info.pipeline_parallel_size = deployment.pipeline_parallel_size;
     info.data_parallel_size = deployment.data_parallel_size;
     info.engine = deployment.engine;
-    info.kv_policy = deployment.engine.enable_prefix_caching ? "paged_prefix" : "paged";
     if (deployment.engine.batching == "vllm-v0") {
         const VllmV0Args::Preemption mode = deployment.engine.v0.preemption;
         info.preemption = mode == VllmV0Args::Preemption::automatic ? "auto"
                           : mode == VllmV0Args::Preemption::swap    ? "swap"
                                                                     : "recompute";
     }
+    info.kv_policy = !deployment.engine.enable_prefix_caching ? "paged"
+                     : deployment.engine.batching == "sglang" ? "radix"
+                                                              : "paged_prefix";
     info.step_time_description = p.step_time->describe();
     // An unnamed model is whichever tier was available; its description opens with its name.
     info.step_time_model = info.step_time_description.substr(0, info.step_time_description.find(':'));

@@ -47,8 +47,9 @@ const Schema<EngineConfig>& engine_schema() {
             .by_default("vllm-v1"),
         field("version", &EngineConfig::version,
               "engine version whose memory accounting and defaults apply: vllm-0.11.0, sglang, trtllm (default: the preset's)"),
-        field("scheduling_policy", &EngineConfig::scheduling_policy, "order of the waiting queue (default: the preset's)")
-            .one_of({"fcfs", "priority"}),
+        field("scheduling_policy", &EngineConfig::scheduling_policy,
+              "order of the waiting queue: fcfs, under vLLM priority, under SGLang lpm, dfs-weight or lof (default: fcfs)")
+            .one_of({"fcfs", "priority", "lpm", "dfs-weight", "lof"}),
         field("kv_cache_dtype", &EngineConfig::kv_cache_dtype, "element type of the KV cache")
             .one_of({"auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"})
             .by_default("auto"),
@@ -126,6 +127,65 @@ const Schema<EngineConfig>& engine_schema() {
             .by_default("0"),
         field("async_output_processing", &EngineConfig::async_output_processing,
               "a finished request is noticed one step late (vllm-v0; default: true with CUDA graphs)"),
+        field<EngineConfig, std::optional<double>>(
+            "schedule_conservativeness", &EngineConfig::schedule_conservativeness,
+            "SGLang: scales what running requests are expected to generate yet (new_token_ratio); more admits less and "
+            "retracts less",
+            Range{0, 1e6})
+            .by_default("1"),
+        field<EngineConfig, std::optional<std::int64_t>>(
+            "max_prefill_tokens", &EngineConfig::max_prefill_tokens,
+            "SGLang: tokens of a prefill batch; with chunked prefill only ends the batch once they are used up", up_to(1e9))
+            .by_default("16384"),
+        field<EngineConfig, std::optional<bool>>("enable_mixed_chunk", &EngineConfig::enable_mixed_chunk,
+                                                 "SGLang: decodes ride along with prompts instead of waiting for them")
+            .by_default("false"),
+        field<EngineConfig, std::optional<std::string>>(
+            "evict", &EngineConfig::evict,
+            "SGLang: the radix cache evicts the amount asked for, or only what is missing (from 2026-07-22 on)")
+            .one_of({"amount", "shortfall"})
+            .by_default("amount"),
+        field<EngineConfig, std::optional<std::int64_t>>(
+            "max_new_tokens", &EngineConfig::max_new_tokens,
+            "SGLang: output tokens every request asks for and is reserved for, though it ends earlier (default: those it "
+            "gets, with ignore_eos)",
+            up_to(1e9)),
+        field<EngineConfig, std::optional<std::int64_t>>(
+            "clip_max_new_tokens", &EngineConfig::clip_max_new_tokens,
+            "SGLang: most output tokens the estimate of a request counts (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION)", up_to(1e9))
+            .by_default("4096"),
+        field("mem_fraction_static", &EngineConfig::gpu_memory_utilization, "SGLang's name of gpu_memory_utilization",
+              Range{0, 1, true}),
+        field("page_size", &EngineConfig::block_size, "SGLang's name of block_size", up_to(1e6)),
+        field("max_running_requests", &EngineConfig::max_num_seqs, "SGLang's name of max_num_seqs", up_to(1e6)),
+        field("schedule_policy", &EngineConfig::scheduling_policy, "SGLang's name of scheduling_policy")
+            .one_of({"fcfs", "lpm", "dfs-weight", "lof"}),
+        field("context_length", &EngineConfig::max_model_len, "SGLang's name of max_model_len", up_to(1e9)),
+        custom<EngineConfig>(
+            "chunked_prefill_size", "integer",
+            "SGLang: prompt tokens of one step, its max_num_batched_tokens; -1 switches chunked prefill off",
+            [](EngineConfig& into, const Value& value, Diagnostics& diagnostics) {
+                std::int64_t size = 0;
+                if (!decode(value, size, "chunked_prefill_size", Range{-1, 1e9}, diagnostics)) return false;
+                into.enable_chunked_prefill = size > 0;
+                if (size > 0) into.max_num_batched_tokens = size;
+                return true;
+            },
+            Range{-1, 1e9}),
+        custom<EngineConfig>("disable_radix_cache", "true | false", "SGLang: the opposite of enable_prefix_caching",
+                             [](EngineConfig& into, const Value& value, Diagnostics& diagnostics) {
+                                 bool off = false;
+                                 if (!decode(value, off, "disable_radix_cache", any, diagnostics)) return false;
+                                 into.enable_prefix_caching = !off;
+                                 return true;
+                             }),
+        custom<EngineConfig>("disable_overlap_schedule", "true | false", "SGLang: the opposite of async_scheduling",
+                             [](EngineConfig& into, const Value& value, Diagnostics& diagnostics) {
+                                 bool off = false;
+                                 if (!decode(value, off, "disable_overlap_schedule", any, diagnostics)) return false;
+                                 into.async_scheduling = !off;
+                                 return true;
+                             }),
         field("api", &EngineConfig::api,
               "front-end time between arrival and the waiting queue (default: the step-time model's)", Range{0, 86'400}),
         field("tokenizer_time", &EngineConfig::tokenizer_time,

@@ -75,6 +75,17 @@ public:
     }
 
     Outcome run() {
+        try {
+            loop();
+        } catch (const EngineCrash& crash) { crash_ = crash.what(); }
+        close();
+        return std::move(out_);
+    }
+
+private:
+    using ReplicaType = Replica<AnyEngine>;
+
+    void loop() {
         for (SimTime next = next_time(); next != never; next = next_time()) {
             KVSIM_CHECK(next >= now_, "time never goes backwards");
             if (next > next_sample_) sample_timeline(next);
@@ -83,24 +94,14 @@ public:
             finish_steps();
             if (may_cancel_) give_up();
             if (next_request() <= now_) take_arrivals();
-            try {
-                start_steps();
-            } catch (const EngineCrash& crash) {
-                crash_ = crash.what();
-                break;
-            }
+            start_steps();
             run_ahead();
             if (one && !may_cancel_) take_arrivals_in_flight();
             if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
             if ((++events_ & 255) == 0) look_around();
             if (livelocked_) break;
         }
-        close();
-        return std::move(out_);
     }
-
-private:
-    using ReplicaType = Replica<AnyEngine>;
 
     void add_replica(std::int64_t index, const StepTimeModel& step_time) {
         EngineListener& listener = *this;
@@ -363,6 +364,7 @@ private:
     // The engine's front end refuses such requests; one more token than the prompt must fit.
     [[nodiscard]] bool fits(const Arrival& arrival) const {
         return options_.engine.output_limit(arrival.prompt_tokens) >= 1 &&
+               (options_.engine.max_prompt_len == 0 || arrival.prompt_tokens <= options_.engine.max_prompt_len) &&
                admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks;
     }
 
@@ -372,11 +374,16 @@ private:
         shortest_rejected_ = std::min(shortest_rejected_, prompt);
         if (out_.counters.rejected++ == 0) {
             const std::string name = arrival_.external_id.empty() ? std::to_string(id) : arrival_.external_id;
-            out_.warnings.push_back("request " + name + " was rejected: its prompt of " + std::to_string(prompt) +
-                                    " tokens needs max_model_len > " + std::to_string(prompt) + " (it is " +
-                                    std::to_string(options_.engine.max_model_len) + ") and " +
-                                    std::to_string(ceil_div(prompt + 1, options_.engine.block_size)) + " blocks (" +
-                                    std::to_string(out_.usable_blocks) + " are usable); later ones are only counted");
+            out_.warnings.push_back(
+                "request " + name + " was rejected: its prompt of " + std::to_string(prompt) +
+                " tokens needs max_model_len > " + std::to_string(prompt) + " (it is " +
+                std::to_string(options_.engine.max_model_len) + ") and " +
+                std::to_string(ceil_div(prompt + 1, options_.engine.block_size)) + " blocks (" +
+                std::to_string(out_.usable_blocks) + " are usable)" +
+                (options_.engine.max_prompt_len > 0
+                     ? ", and the engine takes prompts of at most " + std::to_string(options_.engine.max_prompt_len) + " tokens"
+                     : std::string()) +
+                "; later ones are only counted");
         }
         if (totals_) leave(id);
         workload_.finished(id, now_, FinishReason::rejected, 0);
@@ -682,15 +689,21 @@ private:
     }
 
     [[nodiscard]] std::string stall_report() const {
+        if (!crash_.empty()) {
+            std::string text = "the engine crashes at " + std::to_string(to_seconds(now_)) + " s with '" + crash_ +
+                               "': " + std::to_string(in_system_) + " requests are left";
+            for (std::size_t i = 0; i < replicas_.size(); ++i) {
+                text += "\n  replica " + std::to_string(i) + ": " + replicas_[i]->describe();
+            }
+            return text + "\n  the real engine raises here and dies";
+        }
         std::string text = "stalled at " + std::to_string(to_seconds(now_)) + " s: " + std::to_string(in_system_) +
                            " requests are left, " +
-                           (!crash_.empty() ? "and the engine itself fails here: " + crash_
-                            : livelocked_   ? "and they preempt each other, or themselves, without ever receiving a token"
-                                            : "nothing is due and nothing can be scheduled");
+                           (livelocked_ ? "and they preempt each other, or themselves, without ever receiving a token"
+                                        : "nothing is due and nothing can be scheduled");
         for (std::size_t i = 0; i < replicas_.size(); ++i) {
             text += "\n  replica " + std::to_string(i) + ": " + replicas_[i]->describe();
         }
-        if (!crash_.empty()) return text;
         return text + "\n  give the engine more KV blocks, or a max_model_len that fits them";
     }
 
@@ -731,7 +744,7 @@ private:
     SimTime next_mark_ = never;
     bool started_ = false;
     bool livelocked_ = false;
-    std::string crash_;           // what the real engine dies of
+    std::string crash_;           // what the engine died of
     std::int64_t in_system_ = 0;  // issued, neither finished nor rejected
     std::int64_t completed_by_last_arrival_ = 0;
     std::int64_t events_ = 0;

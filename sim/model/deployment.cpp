@@ -16,7 +16,7 @@ using config::Value;
 
 // vLLM's EngineArgs as of 2026-05-29 and of 2026-01, from its source and documentation; decisions checked against recorded
 // ones.
-constexpr std::array<Preset, 3> preset_table{
+constexpr std::array<Preset, 4> preset_table{
     {{.name = "vllm-v1", .summary = "vLLM V1, defaults of 2026-05-29", .source = "vLLM engine arguments, 2026-05-29"},
      {.name = "vllm-v1-2026-01",
       .summary = "vLLM V1, defaults of January 2026",
@@ -36,10 +36,16 @@ constexpr std::array<Preset, 3> preset_table{
       .scheduler_reserve_full_isl = false,
       .watermark = 0.01,
       .tokens_past_limit = 1,
-      .swap_space = Bytes(4 * GiB)}}};
+      .swap_space = Bytes(4 * GiB)},
+     {.name = "sglang",
+      .summary = "SGLang, main of 2026-07-13",
+      .source = "SGLang server arguments, 2026-07",
+      .batching = "sglang",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0}}};
 
-constexpr std::array<std::string_view, 8> planned_table{
-    "sglang", "trtllm-no-evict", "trtllm-max-utilization", "orca-max", "orca-pow2", "orca-oracle", "sarathi", "static"};
+constexpr std::array<std::string_view, 7> planned_table{
+    "trtllm-no-evict", "trtllm-max-utilization", "orca-max", "orca-pow2", "orca-oracle", "sarathi", "static"};
 
 /// Where `section.key` was written, else where the section was, else the root.
 Mark mark_of(const config::Scenario& scenario, std::string_view section, std::string_view key) {
@@ -256,6 +262,80 @@ std::vector<BlockGroup> block_groups(const KvBudget& budget) {
     return out;
 }
 
+void resolve_queue_order(const std::string& given, EngineArgs& engine, Settings& settings) {
+    static constexpr std::array vllm{QueueOrder::fcfs, QueueOrder::priority};
+    static constexpr std::array sglang{QueueOrder::fcfs, QueueOrder::lpm, QueueOrder::dfs_weight, QueueOrder::lof};
+    const std::span<const QueueOrder> orders =
+        engine.batching == "sglang" ? std::span<const QueueOrder>(sglang) : std::span<const QueueOrder>(vllm);
+    std::string names;
+    for (const QueueOrder order : orders) {
+        names += (names.empty() ? "" : ", ") + std::string(name_of(order));
+        if (given != name_of(order)) continue;
+        engine.scheduling_policy = order;
+        if (order != QueueOrder::fcfs) settings.deviate("scheduling_policy", given, "fcfs");
+        return;
+    }
+    settings.error("scheduling_policy",
+                   fmt::format("preset {} has no scheduling_policy {} (it has {})", engine.preset, given, names));
+}
+
+/// What one engine alone reads; under another's preset it stands for nothing, and the user is told.
+void resolve_sglang(const config::EngineConfig& given, EngineArgs& engine, Deployment& d, Settings& settings) {
+    std::string unused;
+    const auto unread = [&](std::string_view key, bool written) {
+        if (written) unused += (unused.empty() ? "" : ", ") + std::string(key);
+    };
+    if (engine.batching != "sglang") {
+        unread("schedule_conservativeness", given.schedule_conservativeness.has_value());
+        unread("max_prefill_tokens", given.max_prefill_tokens.has_value());
+        unread("enable_mixed_chunk", given.enable_mixed_chunk.has_value());
+        unread("evict", given.evict.has_value());
+        unread("max_new_tokens", given.max_new_tokens.has_value());
+        unread("clip_max_new_tokens", given.clip_max_new_tokens.has_value());
+    } else {
+        SglangArgs& args = engine.sglang;
+        args.schedule_conservativeness =
+            settings.take("schedule_conservativeness", given.schedule_conservativeness, args.schedule_conservativeness);
+        args.max_prefill_tokens = settings.take("max_prefill_tokens", given.max_prefill_tokens, args.max_prefill_tokens);
+        args.enable_mixed_chunk = settings.take("enable_mixed_chunk", given.enable_mixed_chunk, args.enable_mixed_chunk);
+        args.evict_shortfall = given.evict.value_or("amount") == "shortfall";
+        if (args.evict_shortfall) settings.deviate("evict", "shortfall", "amount");
+        args.max_new_tokens = settings.take("max_new_tokens", given.max_new_tokens, args.max_new_tokens);
+        args.clip_max_new_tokens = settings.take("clip_max_new_tokens", given.clip_max_new_tokens, args.clip_max_new_tokens);
+        unread("scheduler_reserve_full_isl", given.scheduler_reserve_full_isl.has_value());
+        unread("watermark", given.watermark.has_value());
+        unread("long_prefill_token_threshold", given.long_prefill_token_threshold.has_value());
+    }
+    if (!unused.empty()) d.warnings.push_back(fmt::format("preset {} does not read engine.{}", engine.preset, unused));
+}
+
+/// SGLang's batch limits: chunked_prefill_size goes by the GPU's memory, max_running_requests by the KV pool, which is not
+/// known yet.
+void resolve_sglang_limits(const config::EngineConfig& given, Deployment& d, Settings& settings) {
+    const std::int64_t memory = d.gpu ? d.gpu->memory.count() : 0;
+    const std::int64_t chunk = memory == 0 ? 4096 : memory < 35 * GiB ? 2048 : memory < 160 * GiB ? 8192 : 16384;
+    if (given.max_num_batched_tokens) settings.at_least("max_num_batched_tokens", *given.max_num_batched_tokens, 1);
+    d.engine.max_num_batched_tokens = settings.take("max_num_batched_tokens", given.max_num_batched_tokens, chunk);
+    if (given.max_num_seqs) settings.at_least("max_num_seqs", *given.max_num_seqs, 1, 1'000'000);
+    d.engine.max_num_seqs = given.max_num_seqs.value_or(2048);
+}
+
+/// What follows from the KV pool. A prompt that leaves fewer than six tokens is refused (see SglangScheduler::arrive).
+void resolve_sglang_pool(const config::EngineConfig& given, Deployment& d, Settings& settings) {
+    EngineArgs& engine = d.engine;
+    const std::int64_t tokens = engine.num_gpu_blocks * engine.block_size;
+    const auto by_pool =
+        static_cast<std::int64_t>(static_cast<double>(tokens) / static_cast<double>(engine.max_model_len) * 512);
+    engine.max_num_seqs = settings.take("max_num_seqs", given.max_num_seqs, std::clamp<std::int64_t>(by_pool, 2048, 4096));
+    engine.max_prompt_len = std::min(engine.max_model_len, tokens) - 7;
+    if (engine.max_prompt_len < 1) {
+        settings.error("max_model_len",
+                       fmt::format("no prompt fits: SGLang takes at most min(max_model_len {}, {} KV tokens) - 7 "
+                                   "tokens",
+                                   engine.max_model_len, tokens));
+    }
+}
+
 void resolve_max_model_len(const config::EngineConfig& given, Deployment& d, Settings& settings) {
     const std::int64_t longest = d.model ? d.model->max_context : 0;
     if (given.max_model_len) {
@@ -341,15 +421,9 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         }
     }
 
-    if (given.scheduling_policy && *given.scheduling_policy != "fcfs") {
-        if (*given.scheduling_policy == "priority") {
-            engine.scheduling_policy = QueueOrder::priority;
-            settings.deviate("scheduling_policy", "priority", "fcfs");
-        } else {
-            const std::array<std::string_view, 2> known{"fcfs", "priority"};
-            diagnostics.unknown(settings.mark("scheduling_policy"), "scheduling_policy", *given.scheduling_policy, known);
-        }
-    }
+    const bool sglang = engine.batching == "sglang";
+    if (given.scheduling_policy) resolve_queue_order(*given.scheduling_policy, engine, settings);
+    resolve_sglang(given, engine, d, settings);
     const std::int64_t usual_block = d.version.is_vllm() ? 16 : d.version.family == EngineFamily::sglang ? 1 : 32;
     engine.block_size = settings.take("block_size", given.block_size, usual_block);
     // vLLM leaves prefix caching of recurrent states off unless asked for.
@@ -369,7 +443,7 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     if (!(engine.watermark >= 0 && engine.watermark < 1)) settings.error("watermark", "watermark must be in [0, 1)");
     const double utilization = settings.take(
         "gpu_memory_utilization", given.gpu_memory_utilization,
-        versioned ? default_memory_utilization(d.version, d.tensor_parallel_size) : preset->gpu_memory_utilization);
+        versioned || sglang ? default_memory_utilization(d.version, d.tensor_parallel_size) : preset->gpu_memory_utilization);
     if (!(utilization > 0 && utilization <= 1)) {
         settings.error("gpu_memory_utilization", "gpu_memory_utilization must be in (0, 1]");
     }
@@ -399,7 +473,7 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         if (!given.enable_chunked_prefill && engine.max_model_len > 32768) engine.enable_chunked_prefill = true;
         resolve_vllm_v0(given, d, settings);
     }
-    if (diagnostics.error_count() == before) resolve_batch_limits(given, d, settings);
+    if (diagnostics.error_count() == before) (sglang ? resolve_sglang_limits : resolve_batch_limits)(given, d, settings);
     if (diagnostics.error_count() != before) return d;
 
     MemoryOptions memory;
@@ -447,6 +521,7 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         if (v0) resolve_swap(given, *preset, d, settings);
         if (d.version.is_vllm() && !v0) engine.kv_groups = block_groups(d.budget);
         d.warnings.insert(d.warnings.end(), d.budget.warnings.begin(), d.budget.warnings.end());
+        if (sglang) resolve_sglang_pool(given, d, settings);
     }
     return d;
 }

@@ -194,11 +194,15 @@ void SglangScheduler::arrive(Slot slot) {
         sequence.content.push_back({private_tokens(request.id), request.prompt});
         sequence.output_base = private_tokens(request.id) + static_cast<std::uint64_t>(request.prompt);
     }
+    std::int64_t asked = request.limit > 0 ? request.limit : request.max_tokens;
     sequence.ignore_eos = request.ignore_eos;
+    if (args_.sglang.max_new_tokens > 0 && request.limit == 0) {
+        asked = std::max(asked, args_.sglang.max_new_tokens);
+        sequence.ignore_eos = false;
+    }
 
     const std::int64_t context = args_.sglang.context_len > 0 ? args_.sglang.context_len : args_.max_model_len;
     const std::int64_t longest = std::min(context, kv_.total()) - 1;
-    const std::int64_t asked = request.limit > 0 ? request.limit : request.max_tokens;
     sequence.max_new = std::max<std::int64_t>(
         0, std::min({asked, longest - request.prompt - 1, kv_.total() - kv_.up(request.prompt) - args_.block_size - 1}));
     request.max_tokens = std::min(request.max_tokens, std::max<std::int64_t>(sequence.max_new, 1));
@@ -217,25 +221,27 @@ void SglangScheduler::arrive(Slot slot) {
 
 void SglangScheduler::plan(Batch& batch) {
     reap();
-    plan_.step = batch.step;
-    plan_.kind = Pass::Kind::idle;
-    plan_.rows.clear();
-    plan_.was_processing = !in_flight_.empty();
+    KVSIM_CHECK(in_flight_ < passes_.size(), "at most two passes are in flight");
+    plan_ = &passes_[(first_in_flight_ + in_flight_) % passes_.size()];
+    plan_->step = batch.step;
+    plan_->kind = Pass::Kind::idle;
+    plan_->rows.clear();
+    plan_->was_processing = in_flight_ > 0;
 
     if (chunk_ != nullptr && chunk_->end > chunk_->prefix) stash(*chunk_);
     merge_last();
     if (!plan_prefill(batch)) plan_decode(batch);
-    plan_.ratio = ratio_;
+    plan_->ratio = ratio_;
 
-    if (plan_.rows.empty()) {
-        idle_passes_ = plan_.was_processing ? 0 : idle_passes_ + 1;
-        if (!plan_.was_processing && nothing_left()) ratio_ = ratio_start_;
+    if (plan_->rows.empty()) {
+        idle_passes_ = plan_->was_processing ? 0 : idle_passes_ + 1;
+        if (!plan_->was_processing && nothing_left()) ratio_ = ratio_start_;
         // The first pass may drop what has finished, the second may admit in its place or find another order of the queue.
-        batch.again = !plan_.was_processing && !waiting_.empty() && idle_passes_ <= 2;
+        batch.again = !plan_->was_processing && !waiting_.empty() && idle_passes_ <= 2;
     } else {
         idle_passes_ = 0;
         book(batch);
-        in_flight_.push_back(plan_);
+        ++in_flight_;
     }
 }
 
@@ -351,8 +357,8 @@ void SglangScheduler::commit_prefill(Batch& batch, const std::vector<Row>& added
     if (chunk_ != nullptr) ++chunk_->chunks_in_flight;
     last_chunk_ = chunk_;
     last_prefill_ = true;
-    plan_.kind = Pass::Kind::prefill;
-    plan_.rows = added;
+    plan_->kind = Pass::Kind::prefill;
+    plan_->rows = added;
     if (args_.sglang.enable_mixed_chunk && !running_.sequences.empty()) mix_in_decodes(prefill_only);
     last_.prefill_only = prefill_only;
     if (batch.bound == Bound::no_waiting && !waiting_.empty()) batch.bound = Bound::token_budget;
@@ -364,7 +370,7 @@ void SglangScheduler::mix_in_decodes(bool& prefill_only) {
     if (!running_.sequences.empty()) {
         take_decode_slots(running_.sequences);
         prefill_only = prefill_only && running_.prefill_only;
-        plan_.kind = Pass::Kind::mixed;
+        plan_->kind = Pass::Kind::mixed;
         last_.sequences.insert(last_.sequences.end(), running_.sequences.begin(), running_.sequences.end());
     }
     running_.sequences.clear();
@@ -389,7 +395,7 @@ void SglangScheduler::plan_decode(Batch& batch) {
         retract(batch);
     }
     if (running.size() < before) running_.full = false;
-    plan_.kind = Pass::Kind::decode;
+    plan_->kind = Pass::Kind::decode;
     take_decode_slots(running);
 }
 
@@ -438,14 +444,14 @@ void SglangScheduler::take_decode_slots(const std::vector<Sequence*>& sequences)
     if (need > kv_.available()) { throw EngineCrash("RuntimeError: Out of memory. Try to lower your batch size."); }
     kv_.take(need);
     for (Sequence* sequence : sequences) {
-        plan_.rows.push_back({sequence, sequence->id, 1, sequence->kv, Row::Kind::decode, false});
+        plan_->rows.push_back({sequence, sequence->id, 1, sequence->kv, Row::Kind::decode, false});
         ++sequence->kv;
     }
 }
 
 void SglangScheduler::book(Batch& batch) {
-    batch.rows.reserve(plan_.rows.size());
-    for (const Row& row : plan_.rows) {
+    batch.rows.reserve(plan_->rows.size());
+    for (const Row& row : plan_->rows) {
         const Sequence& sequence = *row.sequence;
         LiveRequest& request = engine_.request(sequence.slot);
         const auto kind = row.kind == Row::Kind::fresh     ? ScheduledRow::Kind::fresh
@@ -461,9 +467,10 @@ void SglangScheduler::book(Batch& batch) {
 }
 
 void SglangScheduler::receive(const Batch& batch, SimTime now) {
-    KVSIM_CHECK(!in_flight_.empty() && in_flight_.front().step == batch.step, "results arrive in the order of launch");
-    const Pass pass = std::move(in_flight_.front());
-    in_flight_.pop_front();
+    const Pass& pass = passes_[first_in_flight_];
+    KVSIM_CHECK(in_flight_ > 0 && pass.step == batch.step, "results arrive in the order of launch");
+    first_in_flight_ = (first_in_flight_ + 1) % passes_.size();
+    --in_flight_;
     for (const Row& row : pass.rows) {
         Sequence& sequence = *row.sequence;
         if (sequence.finished || sequence.retracted) continue;
@@ -629,8 +636,8 @@ void SglangScheduler::reap() {
     ++mark_;
     for (Sequence* sequence : running_.sequences) sequence->mark = mark_;
     for (Sequence* sequence : last_.sequences) sequence->mark = mark_;
-    for (const Pass& pass : in_flight_) {
-        for (const Row& row : pass.rows) row.sequence->mark = mark_;
+    for (std::size_t i = 0; i < in_flight_; ++i) {
+        for (const Row& row : passes_[(first_in_flight_ + i) % passes_.size()].rows) row.sequence->mark = mark_;
     }
     if (last_chunk_ != nullptr) last_chunk_->mark = mark_;
     const auto named = [this](const Sequence* sequence) { return sequence->mark == mark_; };

@@ -3,6 +3,7 @@
 // of what the running requests will still need, retraction when that was too low, a radix tree over what has been computed. In
 // the header only because recorded decisions show more of it than the Scheduler interface does.
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -124,7 +125,7 @@ public:
     [[nodiscard]] std::string describe_head() const override;
 
     // ---- for recordings
-    [[nodiscard]] const Pass& last_plan() const { return plan_; }
+    [[nodiscard]] const Pass& last_plan() const { return *plan_; }
     [[nodiscard]] const RadixKv& kv() const { return kv_; }
     [[nodiscard]] double new_token_ratio() const { return ratio_; }
     [[nodiscard]] bool batch_is_full() const { return running_.full; }
@@ -180,8 +181,11 @@ private:
     Sequence* chunk_ = nullptr;       // the one request whose prompt is not all taken
     Bound full_bound_ = Bound::seats;
 
-    Pass plan_;
-    std::deque<Pass> in_flight_;
+    // Two may be in flight while a third is planned; their rows' storage serves again and again.
+    std::array<Pass, 3> passes_;
+    Pass* plan_ = passes_.data();  // the last one planned
+    std::size_t first_in_flight_ = 0;
+    std::size_t in_flight_ = 0;
     std::int64_t idle_passes_ = 0;  // in a row, with nothing to process, since the last arrival
 
     std::deque<Sequence> sequences_;

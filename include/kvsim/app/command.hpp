@@ -67,6 +67,7 @@ struct Command {
 int run_command(const std::vector<std::string>& args);
 int memory_command(const std::vector<std::string>& args);
 int from_vllm_command(const std::vector<std::string>& args);
+int policies_command(const std::vector<std::string>& args);
 int conformance_command(const std::vector<std::string>& args);
 int check_command(const std::vector<std::string>& args);
 int list_command(const std::vector<std::string>& args);

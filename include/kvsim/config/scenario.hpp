@@ -37,8 +37,18 @@ struct HardwareConfig {
     std::int64_t replicas = 1;
 };
 
+/// What only SGLang's scheduler reads (model/sglang_args.hpp).
+struct SglangConfig {
+    std::optional<double> schedule_conservativeness;
+    std::optional<std::int64_t> max_prefill_tokens;
+    std::optional<bool> enable_mixed_chunk;
+    std::optional<std::string> evict;
+    std::optional<std::int64_t> max_new_tokens;
+    std::optional<std::int64_t> clip_max_new_tokens;
+};
+
 /// vLLM's engine arguments by their names; whatever is unset comes from the preset.
-struct EngineConfig {
+struct EngineConfig : SglangConfig {
     std::optional<std::string> preset;
     std::optional<std::string> version;  ///< whose memory accounting and defaults apply ("vllm-0.11.0", "sglang", "trtllm")
     std::optional<std::string> scheduling_policy;

@@ -25,7 +25,7 @@ struct Preset {
     std::string_view source;
     std::string_view batching = "vllm-v1";  ///< one of schedulers()
     std::int64_t null_blocks = 1;
-    double gpu_memory_utilization = 0.92;
+    double gpu_memory_utilization = 0.92;  ///< 0: default_memory_utilization() of its engine
     bool enable_prefix_caching = true;
     bool enable_chunked_prefill = true;
     bool async_scheduling = true;

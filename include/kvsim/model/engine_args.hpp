@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvsim/model/vllm_v0_args.hpp"
@@ -11,6 +12,12 @@
 namespace kvsim {
 
 enum class QueueOrder { fcfs, priority, lpm, dfs_weight, lof };
+
+/// As scenarios write it.
+constexpr std::string_view name_of(QueueOrder order) {
+    constexpr std::string_view names[] = {"fcfs", "priority", "lpm", "dfs-weight", "lof"};
+    return names[static_cast<std::size_t>(order)];
+}
 
 /// Block tables of a request that follow one rule: vLLM's KV cache groups with the same spec. The blocks of all tables come
 /// from one pool, so each takes the same bytes.
@@ -39,6 +46,7 @@ struct EngineArgs {
     std::int64_t max_num_seqs = 256;
     std::int64_t max_num_batched_tokens = 2048;
     std::int64_t max_model_len = 0;
+    std::int64_t max_prompt_len = 0;  ///< longest prompt the front end takes; 0: max_model_len - 1
     std::int64_t long_prefill_token_threshold = 0;  ///< 0: off
     bool enable_chunked_prefill = true;
     bool enable_prefix_caching = true;

@@ -1,0 +1,320 @@
+// kvsim policies: the same requests under several presets, one table.
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvsim/app/command.hpp"
+#include "kvsim/app/experiment.hpp"
+#include "kvsim/app/prepare.hpp"
+#include "kvsim/app/process.hpp"
+#include "kvsim/base/check.hpp"
+#include "kvsim/base/text.hpp"
+#include "kvsim/model/deployment.hpp"
+#include "kvsim/report/output_analysis.hpp"
+#include "kvsim/report/text_table.hpp"
+
+namespace kvsim::app {
+namespace {
+
+constexpr std::array<std::string_view, 4> formats{"table", "csv", "markdown", "json"};
+
+/// How much longer the same request took than under the first preset, over the requests that completed under both.
+struct Difference {
+    std::int64_t requests = 0;
+    double mean_ms = 0;
+    std::optional<Interval> ci95_ms;
+};
+
+struct Result {
+    std::string preset;
+    Summary summary;
+    std::vector<RequestRecord> requests;
+    std::array<Difference, 3> differences;  // as latencies
+};
+
+struct Latency {
+    std::string_view name;
+    SimDuration (*of)(const RequestRecord&);
+};
+
+/// -1 ns where there is none.
+SimDuration tpot(const RequestRecord& r) {
+    return r.output_tokens < 2 ? SimDuration(-1) : (r.e2e - r.ttft) / (r.output_tokens - 1);
+}
+constexpr std::array<Latency, 3> latencies{{{"ttft", [](const RequestRecord& r) { return r.ttft; }},
+                                            {"tpot", tpot},
+                                            {"e2e", [](const RequestRecord& r) { return r.e2e; }}}};
+
+double to_ms(double ns) {
+    return ns / 1e6;
+}
+
+Difference difference(const Latency& latency, const std::vector<RequestRecord>& base, const std::vector<RequestRecord>& other) {
+    Difference out;
+    std::vector<std::int64_t> series;  // in order of arrival: neighbours resemble each other, so batch means
+    double sum = 0;
+    for (std::size_t id = 0; id < std::min(base.size(), other.size()); ++id) {
+        const RequestRecord& a = base[id];
+        const RequestRecord& b = other[id];
+        if (!completed(a) || !completed(b) || !a.measured || !b.measured) continue;
+        if (latency.of(a).count() < 0 || latency.of(b).count() < 0) continue;
+        series.push_back((latency.of(b) - latency.of(a)).count());
+        sum += static_cast<double>(series.back());
+    }
+    out.requests = static_cast<std::int64_t>(series.size());
+    if (series.empty()) return out;
+    out.mean_ms = to_ms(sum / static_cast<double>(series.size()));
+    std::vector<std::int64_t> sorted = series;
+    std::sort(sorted.begin(), sorted.end());
+    const auto at = [&sorted](double q) {
+        return static_cast<double>(sorted[static_cast<std::size_t>(q * static_cast<double>(sorted.size() - 1))]);
+    };
+    if (const auto interval = confidence(series, {at(0.5), at(0.9), at(0.95), at(0.99)}).mean) {
+        out.ci95_ms = Interval{to_ms(interval->low), to_ms(interval->high)};
+    }
+    return out;
+}
+
+std::vector<std::string> split(const std::string& list) {
+    std::vector<std::string> out{""};
+    for (const char c : list) {
+        if (c == ',') {
+            out.emplace_back();
+        } else if (c != ' ') {
+            out.back() += c;
+        }
+    }
+    return out;
+}
+
+/// Unknown names are told before anything runs.
+std::vector<std::string> presets_of(const std::optional<std::string>& list) {
+    std::vector<std::string_view> known;
+    for (const Preset& preset : presets()) known.push_back(preset.name);
+    if (!list) return {known.begin(), known.end()};
+    std::vector<std::string> out = split(*list);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+        if (std::find(known.begin(), known.end(), out[i]) == known.end()) {
+            std::string names;
+            for (const std::string_view name : known) names += (names.empty() ? "" : ", ") + std::string(name);
+            const std::string_view near = nearest(out[i], known);
+            throw UserError("error: --presets: '" + excerpt(out[i]) + "' is no preset" +
+                            (near.empty() ? " (" + names + ")" : "; did you mean '" + std::string(near) + "'?"));
+        }
+        if (std::find(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(i), out[i]) !=
+            out.begin() + static_cast<std::ptrdiff_t>(i)) {
+            throw UserError("error: --presets: " + out[i] + " stands twice");
+        }
+    }
+    return out;
+}
+
+/// A figure of the table by its column in summary.csv.
+struct Figure {
+    std::string_view column;
+    std::string_view label;
+    int digits;
+    double scale = 1;
+};
+constexpr std::array<Figure, 19> figures{{{"ttft_mean_ms", "TTFT mean (ms)", 1},
+                                          {"ttft_p99_ms", "TTFT p99 (ms)", 1},
+                                          {"tpot_mean_ms", "TPOT mean (ms)", 2},
+                                          {"tpot_p99_ms", "TPOT p99 (ms)", 2},
+                                          {"e2e_mean_ms", "E2E mean (ms)", 1},
+                                          {"e2e_p99_ms", "E2E p99 (ms)", 1},
+                                          {"request_throughput_req_s", "requests/s", 3},
+                                          {"output_throughput_tok_s", "output tok/s", 1},
+                                          {"completed", "completed", 0},
+                                          {"rejected", "rejected", 0},
+                                          {"preemptions", "preemptions", 0},
+                                          {"recomputed_tokens", "recomputed tokens", 0},
+                                          {"recompute_time_share", "time on recompute (%)", 2, 100},
+                                          {"prefix_hit_rate", "prefix hit rate (%)", 2, 100},
+                                          {"resume_hit_rate", "resume hit rate (%)", 2, 100},
+                                          {"kv_usage_mean", "KV use mean (%)", 1, 100},
+                                          {"kv_usage_peak", "KV use peak (%)", 1, 100},
+                                          {"batch_size_mean", "batch size mean", 1},
+                                          {"steps", "steps", 0}}};
+
+const Column& column_of(std::string_view name) {
+    for (const Column& column : summary_columns()) {
+        if (column.name == name) return column;
+    }
+    KVSIM_CHECK(false, "the table names columns of summary.csv");
+    return summary_columns().front();
+}
+
+std::string shown(const Figure& figure, const Summary& summary) {
+    const Cell cell = column_of(figure.column).get(summary);
+    if (const auto* number = std::get_if<double>(&cell)) return decimals(*number * figure.scale, figure.digits);
+    if (const auto* count = std::get_if<std::int64_t>(&cell)) return std::to_string(*count);
+    return "-";
+}
+
+std::string shown(const Difference& d, int digits) {
+    if (d.requests == 0) return "-";
+    std::string text = d.mean_ms > 0 ? "+" : "";
+    text += decimals(d.mean_ms, digits);
+    if (d.ci95_ms)
+        text.append(" [")
+            .append(decimals(d.ci95_ms->low, digits))
+            .append(", ")
+            .append(decimals(d.ci95_ms->high, digits))
+            .append("]");
+    return text;
+}
+
+TextTable table(const Prepared& p, const std::vector<Result>& results) {
+    TextTable out;
+    out.title = p.scenario.name + ": the same requests under each preset (" + p.info.step_time_model + " step time, seed " +
+                std::to_string(p.scenario.seed) + ")";
+    out.header.emplace_back();
+    for (const Result& result : results) out.header.push_back(result.preset);
+    for (const Figure& figure : figures) {
+        std::vector<std::string>& row = out.rows.emplace_back();
+        row.emplace_back(figure.label);
+        for (const Result& result : results) row.push_back(shown(figure, result.summary));
+    }
+    std::vector<std::string>& verdicts = out.rows.emplace_back();
+    verdicts.emplace_back("verdict");
+    for (const Result& result : results) verdicts.push_back(result.summary.verdict);
+    if (results.size() < 2) return out;
+    constexpr std::array<std::string_view, 3> names{"TTFT", "TPOT", "E2E"};
+    for (std::size_t i = 0; i < latencies.size(); ++i) {
+        std::vector<std::string>& row = out.rows.emplace_back();
+        row.push_back(std::string(names[i]) + " - " + results.front().preset + "'s (ms)");
+        row.emplace_back("0");
+        for (std::size_t r = 1; r < results.size(); ++r) row.push_back(shown(results[r].differences[i], i == 1 ? 2 : 1));
+    }
+    return out;
+}
+
+void append_row(std::string& out, const std::vector<std::string>& cells) {
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+        if (i > 0) out += ',';
+        out += cells[i];
+    }
+    out += '\n';
+}
+
+std::string csv(const std::vector<Result>& results) {
+    std::vector<std::string> header{"preset"};
+    for (const Figure& figure : figures) header.emplace_back(figure.column);
+    header.emplace_back("verdict");
+    for (const Latency& latency : latencies) {
+        for (const char* part : {"_difference_ms", "_difference_low_ms", "_difference_high_ms", "_difference_requests"})
+            header.push_back(std::string(latency.name).append(part));
+    }
+    std::string out;
+    append_row(out, header);
+    for (const Result& result : results) {
+        std::vector<std::string> cells{result.preset};
+        for (const Figure& figure : figures) {
+            const Column& column = column_of(figure.column);
+            cells.push_back(cell_text(column.get(result.summary), column.unit));
+        }
+        cells.push_back(result.summary.verdict);
+        for (const Difference& d : result.differences) {
+            cells.push_back(d.requests > 0 ? decimals(d.mean_ms, 6) : "");
+            cells.push_back(d.ci95_ms ? decimals(d.ci95_ms->low, 6) : "");
+            cells.push_back(d.ci95_ms ? decimals(d.ci95_ms->high, 6) : "");
+            cells.push_back(std::to_string(d.requests));
+        }
+        append_row(out, cells);
+    }
+    return out;
+}
+
+std::string json(const Prepared& p, const std::vector<Result>& results) {
+    using Json = nlohmann::ordered_json;
+    Json out{{"scenario", p.scenario.name}, {"seed", p.scenario.seed}, {"policies", Json::array()}};
+    for (const Result& result : results) {
+        Json& row = out["policies"].emplace_back(Json{{"preset", result.preset}});
+        for (const Figure& figure : figures) {
+            const Cell cell = column_of(figure.column).get(result.summary);
+            Json value = nullptr;
+            if (const auto* number = std::get_if<double>(&cell)) value = *number;
+            if (const auto* count = std::get_if<std::int64_t>(&cell)) value = *count;
+            row[std::string(figure.column)] = value;
+        }
+        row["verdict"] = result.summary.verdict;
+        for (std::size_t i = 0; i < latencies.size(); ++i) {
+            const Difference& d = result.differences[i];
+            Json& difference = row[std::string(latencies[i].name) + "_difference_ms"];
+            difference = {{"requests", d.requests}, {"mean", nullptr}, {"ci95", nullptr}};
+            if (d.requests > 0) difference["mean"] = d.mean_ms;
+            if (d.ci95_ms) difference["ci95"] = {d.ci95_ms->low, d.ci95_ms->high};
+        }
+    }
+    return out.dump(2) + "\n";
+}
+
+}  // namespace
+
+int policies_command(const std::vector<std::string>& args) {
+    const Usage usage{
+        "policies",
+        "kvsim policies SCENARIO.yaml [options]",
+        "Runs the same requests under each preset: latencies, throughput, preemptions, hit rate and KV use side by side, and\n"
+        "for every request how much longer it took than under the first preset, as a mean with its 95 % interval. Keys that\n"
+        "the scenario sets hold under every preset. Exit code 2 when an engine cannot run it; the others are still shown.",
+        {{"presets", "A,B,...", "which, the first being what the others are compared with (all of them)"},
+         {"set", "KEY.PATH=VALUE", "change a key of the scenario: --set engine.max_num_seqs=64", true},
+         {"overlay", "FILE.yaml", "lay this file's keys over the scenario", true},
+         {"seed", "N", "the same as --set seed=N"},
+         {"format", "FORMAT", "table, csv, markdown or json (table)"},
+         {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
+         {"quiet", "", "no progress and no warnings"}},
+        "a scenario file",
+        1,
+        1};
+    const std::optional<Arguments> given = parse(usage, args);
+    if (!given) return exit_done;
+    const std::string format = given->choice("format", formats);
+    const bool quiet = given->has("quiet");
+    if (quiet) set_log_level("error");
+
+    std::optional<Prepared> first;
+    std::vector<Result> results;
+    std::vector<std::string> failures;
+    for (const std::string& preset : presets_of(given->text("presets"))) {
+        std::vector<std::string> sets = given->all("set");
+        if (const auto seed = given->text("seed")) sets.push_back("seed=" + *seed);
+        sets.push_back("engine.preset=" + preset);
+        try {
+            std::vector<Prepared> prepared =
+                prepare_all(given->positional, sets, given->text("catalog").value_or(""), given->all("overlay"));
+            const Prepared& p = prepared.front();
+            Run run = run_seed(p, p.scenario.seed, {!quiet, std::nullopt});
+            for (const std::string& warning : run.summary.warnings) log_warning(preset + ": " + warning);
+            results.push_back({preset, std::move(run.summary), std::move(run.outcome.requests), {}});
+            if (!first) first = std::move(prepared.front());
+        } catch (const UserError& e) { failures.push_back(preset + ": " + e.what()); }
+    }
+    for (Result& result : results) {
+        for (std::size_t i = 0; i < latencies.size() && &result != &results.front(); ++i) {
+            result.differences[i] = difference(latencies[i], results.front().requests, result.requests);
+        }
+    }
+    if (first) {
+        if (format == "csv") {
+            print(csv(results));
+        } else if (format == "json") {
+            print(json(*first, results));
+        } else {
+            print(format == "markdown" ? markdown(table(*first, results)) : plain_text(table(*first, results)));
+        }
+    }
+    if (failures.empty()) return exit_done;
+    flush_output();
+    std::string message;
+    for (const std::string& failure : failures) message += (message.empty() ? "" : "\n") + failure;
+    throw UserError(message);
+}
+
+}  // namespace kvsim::app

@@ -1,0 +1,108 @@
+// kvsim policies: the same requests under several presets.
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "unit/app/cli.hpp"
+
+using namespace kvsim::test;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+/// Too little KV for all of them at once; every preset finishes.
+std::string scenario() {
+    return "name: pressure\n"
+           "engine: {preset: vllm-v1, num_gpu_blocks_override: 60, block_size: 16, max_model_len: 600, max_num_seqs: 32,\n"
+           "  max_num_batched_tokens: 256, scheduler_reserve_full_isl: false}\n"
+           "step_time: {model: affine, c0: 5ms, per_token: 20us, per_sequence: 50us}\n"
+           "workload:\n  requests: 120\n  arrivals: {process: poisson, rate: 20/s}\n"
+           "  prompt_tokens: {distribution: uniform, min: 20, max: 200}\n"
+           "  output_tokens: {distribution: uniform, min: 10, max: 80}\n";
+}
+
+}  // namespace
+
+TEST_CASE("policies: one row per preset, as each one's own run has it, and paired differences to the first") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    const Finished done = run_in(folder, {"policies", "s.yaml", "--presets", "vllm-v1,sglang", "--format", "json", "--quiet"});
+    REQUIRE(done.exit == 0);
+    const Json all = Json::parse(done.out);
+    CHECK(all.at("scenario") == "pressure");
+    REQUIRE(all.at("policies").size() == 2);
+    for (const Json& row : all.at("policies")) {
+        const std::string preset = row.at("preset");
+        CAPTURE(preset);
+        const Finished alone =
+            run_in(folder, {"s.yaml", "--set", "engine.preset=" + preset, "--format", "json", "--quiet", "--out", preset});
+        REQUIRE(alone.exit == 0);
+        const Json summary = Json::parse(slurp(folder.path() / preset / "summary.json"));
+        CHECK(row.at("ttft_mean_ms").get<double>() == doctest::Approx(summary.at("mean_ttft_ms").get<double>()));
+        CHECK(row.at("tpot_p99_ms").get<double>() == doctest::Approx(summary.at("p99_tpot_ms").get<double>()));
+        CHECK(row.at("completed") == 120);
+    }
+    const Json& first = all.at("policies")[0];
+    const Json& second = all.at("policies")[1];
+    CHECK(first.at("ttft_difference_ms").at("mean").is_null());
+    for (const std::string metric : {"ttft", "tpot", "e2e"}) {
+        CAPTURE(metric);
+        // All complete under both: the mean of the differences is the difference of the means, inside its interval.
+        const Json& difference = second.at(metric + "_difference_ms");
+        const double mean = difference.at("mean").get<double>();
+        CHECK(difference.at("requests") == 120);
+        CHECK(mean ==
+              doctest::Approx(second.at(metric + "_mean_ms").get<double>() - first.at(metric + "_mean_ms").get<double>())
+                  .epsilon(1e-3));
+        CHECK(difference.at("ci95")[0].get<double>() < mean);
+        CHECK(difference.at("ci95")[1].get<double>() > mean);
+    }
+}
+
+TEST_CASE("policies: table, markdown and CSV name every preset; without --presets all of them run") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    for (const std::string format : {"table", "markdown", "csv"}) {
+        CAPTURE(format);
+        const Finished done = run_in(folder, {"policies", "s.yaml", "--format", format, "--quiet"});
+        CHECK(done.exit == 0);
+        for (const char* preset : {"vllm-v1", "vllm-v1-2026-01", "sglang"}) CHECK(done.out.find(preset) != std::string::npos);
+        CHECK(done.out.find(format == "csv" ? "e2e_difference_low_ms" : "TTFT - vllm-v1's (ms)") != std::string::npos);
+        CHECK(done.err.empty());
+    }
+    const Finished again = run_in(folder, {"policies", "s.yaml", "--format", "csv", "--quiet"});
+    CHECK(again.out == run_in(folder, {"policies", "s.yaml", "--format", "csv", "--quiet"}).out);
+}
+
+TEST_CASE("policies: what an engine refuses is told, the others are shown, and the exit code is 2") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    Finished done = run_in(
+        folder, {"policies", "s.yaml", "--presets", "vllm-v1,sglang", "--quiet", "--set", "engine.scheduling_policy=priority"});
+    CHECK(done.exit == 2);
+    CHECK(done.out.find("vllm-v1") != std::string::npos);
+    CHECK(done.err.find("preset sglang has no scheduling_policy priority") != std::string::npos);
+    done = run_in(folder, {"policies", "s.yaml", "--presets", "vllm-v1,sglnag"});
+    CHECK(done.exit == 2);
+    CHECK(done.err.find("did you mean 'sglang'?") != std::string::npos);
+    CHECK(done.out.empty());
+    CHECK(run_in(folder, {"policies", "s.yaml", "--presets", "sglang,sglang"}).exit == 2);
+    CHECK(run_in(folder, {"policies"}).exit == 2);
+    CHECK(run_in(folder, {"policies", "nowhere.yaml"}).exit == 2);
+}
+
+TEST_CASE("policies: an engine that dies is reported as a run that cannot go on") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml",
+                 "name: dies\nengine: {preset: sglang, num_gpu_blocks_override: 64, page_size: 1, max_model_len: 100,\n"
+                 "  chunked_prefill_size: 8, enable_mixed_chunk: true, schedule_conservativeness: 0}\n"
+                 "step_time: {model: constant, step: 10ms}\n"
+                 "workload: {requests: 6, arrivals: {process: constant, rate: 100/s}, prompt_tokens: 30, output_tokens: 25}\n");
+    const Finished done = run_in(folder, {"s.yaml", "--quiet"});
+    CHECK(done.exit == 2);
+    CHECK(done.err.find("the engine crashes at") != std::string::npos);
+    CHECK(done.err.find("RuntimeError: Out of memory") != std::string::npos);
+    CHECK(run_in(folder, {"s.yaml", "--quiet", "--set", "engine.enable_mixed_chunk=false"}).exit == 0);
+}
