@@ -469,8 +469,16 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     const bool v0 = engine.batching == "vllm-v0";
     if (v0) {
         engine.tokens_past_limit = preset->tokens_past_limit;
-        // On by itself for long contexts, unless switched off.
-        if (!given.enable_chunked_prefill && engine.max_model_len > 32768) engine.enable_chunked_prefill = true;
+        // On by itself for long contexts, unless switched off. Where the budget is smaller than a longest prompt the engine
+        // asks for it too.
+        const bool small = given.max_num_batched_tokens && *given.max_num_batched_tokens < engine.max_model_len;
+        if (!given.enable_chunked_prefill && (engine.max_model_len > 32768 || small)) {
+            engine.enable_chunked_prefill = true;
+            if (small && engine.max_model_len <= 32768) {
+                d.warnings.push_back(
+                    "vLLM V0 takes a max_num_batched_tokens below max_model_len only with chunked prefill, so it is on");
+            }
+        }
         resolve_vllm_v0(given, d, settings);
     }
     if (diagnostics.error_count() == before) (sglang ? resolve_sglang_limits : resolve_batch_limits)(given, d, settings);
