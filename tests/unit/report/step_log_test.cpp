@@ -35,7 +35,7 @@ StepRecord sample_record() {
     return r;
 }
 
-std::string name_of(RequestId id) {
+std::string named(RequestId id) {
     return id == 4 ? "a \"b\"" : std::to_string(id);
 }
 
@@ -47,18 +47,18 @@ constexpr const char* expected_record =
 }  // namespace
 
 TEST_CASE("step log: a record field by field") {
-    CHECK(to_json(sample_record(), name_of, false) == std::string(expected_record) + "}");
-    CHECK(to_json(sample_record(), name_of, true) == std::string(expected_record) + R"(,"t_ns":7000000,"duration_ns":1234})");
+    CHECK(to_json(sample_record(), named, false) == std::string(expected_record) + "}");
+    CHECK(to_json(sample_record(), named, true) == std::string(expected_record) + R"(,"t_ns":7000000,"duration_ns":1234})");
     StepRecord first = sample_record();
     first.updated_step = StepRecord::none;
-    CHECK(to_json(first, name_of, false).find(R"("upd":null)") != std::string::npos);
+    CHECK(to_json(first, named, false).find(R"("upd":null)") != std::string::npos);
 }
 
 TEST_CASE("step log: the file and its last line") {
     const TemporaryFile file("steps.jsonl");
     const std::vector<RequestId> unfinished{4};
     {
-        StepLog log(file.path, name_of, 1, 100);
+        StepLog log(file.path, named, 1, 100);
         log.add(0, sample_record());
         CHECK_FALSE(std::filesystem::exists(file.path));
         log.finish("stalled", unfinished);
@@ -68,14 +68,14 @@ TEST_CASE("step log: the file and its last line") {
                              R"("hit_tokens":12,"free":93,"unfinished":["a \"b\""]})"
                              "\n");
     {
-        StepLog log(file.path, name_of, 2, 100);
+        StepLog log(file.path, named, 2, 100);
         log.add(1, sample_record());
         log.finish("done", {});
     }
     CHECK(file.text().find(R"("duration_ns":1234,"replica":1})") != std::string::npos);
     CHECK(file.text().find(R"("free":193,"unfinished":[]})") != std::string::npos);  // the idle replica's 100 are free
     {
-        StepLog abandoned(file.path, name_of, 1, 100);
+        StepLog abandoned(file.path, named, 1, 100);
         abandoned.add(0, sample_record());
     }
     CHECK(file.text().find(R"("free":193)") != std::string::npos);
