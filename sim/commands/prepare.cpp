@@ -26,6 +26,12 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
     info.pipeline_parallel_size = deployment.pipeline_parallel_size;
     info.data_parallel_size = deployment.data_parallel_size;
     info.engine = deployment.engine;
+    if (deployment.engine.batching == "vllm-v0") {
+        const VllmV0Args::Preemption mode = deployment.engine.v0.preemption;
+        info.preemption = mode == VllmV0Args::Preemption::automatic ? "auto"
+                          : mode == VllmV0Args::Preemption::swap    ? "swap"
+                                                                    : "recompute";
+    }
     info.kv_policy = !deployment.engine.enable_prefix_caching ? "paged"
                      : deployment.engine.batching == "sglang" ? "radix"
                                                               : "paged_prefix";

@@ -107,6 +107,31 @@ const Schema<EngineConfig>& engine_schema() {
               "admit a request only if its whole prompt fits (default: the preset's)"),
         field("watermark", &EngineConfig::watermark, "share of the blocks kept free at admission", Range{0, 1, false, true})
             .by_default("0"),
+        field("preemption", &EngineConfig::preemption,
+              "auto | recompute | swap: what becomes of a request that loses its blocks; auto swaps requests with several "
+              "sequences; only preset vllm-v0 has a choice")
+            .by_default("recompute; vllm-v0: auto"),
+        field("swap_space", &EngineConfig::swap_space, "CPU memory per GPU for swapped requests (vllm-v0)", non_negative)
+            .by_default("vllm-v0: 4GiB"),
+        field("num_cpu_blocks_override", &EngineConfig::num_cpu_blocks_override,
+              "KV blocks on the CPU, instead of deriving them from swap_space (vllm-v0)", Range{0, 1e9}),
+        field("swap_bandwidth_gb_s", &EngineConfig::swap_bandwidth_gb_s,
+              "of blocks moved between GPU and CPU, 10^9 byte/s per GPU (vllm-v0; default: the GPU's pcie_gb_s)", positive),
+        field("swap_overlap", &EngineConfig::swap_overlap,
+              "moved blocks overlap with the step's computation, instead of delaying it (vllm-v0)")
+            .by_default("false"),
+        field("max_num_partial_prefills", &EngineConfig::max_num_partial_prefills,
+              "prompts in progress that share the token budget (vllm-v0 with chunked prefill)", up_to(1e6))
+            .by_default("1"),
+        field("max_long_partial_prefills", &EngineConfig::max_long_partial_prefills,
+              "of them, prompts longer than long_prefill_token_threshold, which is then 4 % of max_model_len when 0 (vllm-v0)",
+              up_to(1e6))
+            .by_default("1"),
+        field("scheduler_delay_factor", &EngineConfig::scheduler_delay_factor,
+              "prompts wait until the oldest has waited that many times the last prompt step (vllm-v0)", non_negative)
+            .by_default("0"),
+        field("async_output_processing", &EngineConfig::async_output_processing,
+              "a finished request is noticed one step late (vllm-v0; default: true with CUDA graphs)"),
         field<EngineConfig, std::optional<double>>(
             "schedule_conservativeness", &EngineConfig::schedule_conservativeness,
             "SGLang: scales what running requests are expected to generate yet (new_token_ratio); more admits less and "
@@ -449,10 +474,16 @@ constexpr std::array workload_refused{
     KnownKey{"rate", "belongs under arrivals: {process: poisson, rate: 5/s}"},
     KnownKey{"seed", "belongs at the top level"},
 };
+// Of other presets than vllm-v0.
 constexpr std::array engine_obsolete{
     KnownKey{"swap_space", "vLLM removed it on 2026-03-07; preemption recomputes"},
     KnownKey{"max_num_partial_prefills", "vLLM removed it on 2026-07-21"},
     KnownKey{"max_long_partial_prefills", "vLLM removed it on 2026-07-21"},
+    KnownKey{"num_cpu_blocks_override", "only preset vllm-v0 swaps"},
+    KnownKey{"swap_bandwidth_gb_s", "only preset vllm-v0 swaps"},
+    KnownKey{"swap_overlap", "only preset vllm-v0 swaps"},
+    KnownKey{"scheduler_delay_factor", "only preset vllm-v0 has it"},
+    KnownKey{"async_output_processing", "only preset vllm-v0 has it"},
 };
 
 // `map` without the listed keys, each of which was reported.
@@ -489,15 +520,19 @@ const Member* find_member(const Value& map, std::string_view key) {
 
 bool read_engine(Scenario& into, const Value& value, Diagnostics& diagnostics) {
     const std::size_t before = diagnostics.error_count();
-    Value rest = without_obsolete(without_refused(value, "engine", engine_refused, diagnostics), engine_obsolete, diagnostics);
-    // Every preset of this version preempts by recomputation, so naming it changes nothing.
-    std::erase_if(rest.map, [&](const Member& member) {
-        if (member.key != "preemption") return false;
-        if (!member.value.is_scalar() || member.value.scalar != "recompute") {
-            diagnostics.error(member.value.mark, "engine.preemption: only recompute is supported by this version");
-        }
-        return true;
-    });
+    const Member* preset = find_member(value, "preset");
+    Value rest = without_refused(value, "engine", engine_refused, diagnostics);
+    if (preset == nullptr || !preset->value.is_scalar() || preset->value.scalar != "vllm-v0") {
+        rest = without_obsolete(rest, engine_obsolete, diagnostics);
+        // The other presets preempt by recomputation, so naming it changes nothing.
+        std::erase_if(rest.map, [&](const Member& member) {
+            if (member.key != "preemption") return false;
+            if (!member.value.is_scalar() || member.value.scalar != "recompute") {
+                diagnostics.error(member.value.mark, "engine.preemption: only recompute is supported by this preset");
+            }
+            return true;
+        });
+    }
     engine_schema().read(rest, into.engine, "engine", diagnostics);
     const Member* blocks = find_member(value, "num_gpu_blocks_override");
     const Member* bytes = find_member(value, "kv_cache_memory_bytes");

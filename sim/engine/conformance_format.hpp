@@ -8,8 +8,6 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "kvsim/model/registry.hpp"
 

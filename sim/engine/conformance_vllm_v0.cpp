@@ -195,7 +195,7 @@ public:
             }
             try {
                 engine_.schedule(batch_, SimTime{});
-            } catch (const EngineStopped& e) {
+            } catch (const EngineCrash& e) {
                 end = "error";
                 error = e.what();
                 break;

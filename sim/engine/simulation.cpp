@@ -574,6 +574,22 @@ private:
         record(id).ttft = now - record(id).arrival;
         tokens_.add(1, now);
     }
+    void on_sibling_tokens(std::int64_t count, SimTime now) override { tokens_.add(count, now); }
+    void on_dropped(RequestId id, const Aborted& work, SimTime now) override {
+        RequestRecord& record = this->record(id);
+        record.output_tokens = static_cast<std::int32_t>(work.outputs);
+        record.finish = FinishReason::failed;
+        --in_system_;
+        if (out_.counters.dropped++ == 0) {
+            out_.warnings.push_back("request " + std::to_string(id) + " was given up by the engine after " +
+                                    std::to_string(work.outputs) +
+                                    " output tokens: with them it is longer than what the engine can ever schedule; later ones "
+                                    "are only counted");
+        }
+        out_.end = now;
+        if (totals_) leave(id);
+        workload_.finished(id, now, FinishReason::failed, work.outputs);
+    }
     void on_next_tokens(std::int64_t count, std::int64_t measured, SimDuration gap, SimTime now) override {
         tokens_.next(count, measured, gap, now);
     }
@@ -710,8 +726,7 @@ private:
             for (std::size_t i = 0; i < replicas_.size(); ++i) {
                 text += "\n  replica " + std::to_string(i) + ": " + replicas_[i]->describe();
             }
-            return text +
-                   "\n  the real engine raises here and dies: it took tokens without asking whether there is room for them";
+            return text + "\n  the real engine raises here and dies";
         }
         std::string text = "stalled at " + std::to_string(to_seconds(now_)) + " s: " + std::to_string(in_system_) +
                            " requests are left, " +

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "kvsim/engine/scheduler.hpp"
+
 namespace kvsim {
 
 V0Pool::V0Pool(std::int64_t blocks, bool caching, VllmV0Args::Release release)
@@ -20,7 +22,7 @@ BlockId V0Pool::take() {
     } else if (idle_ > 0) {
         block = evict();
     } else {
-        throw EngineStopped("a block is needed and none is free (NoFreeBlocksError)");
+        throw EngineCrash("a block is needed and none is free (NoFreeBlocksError)");
     }
     --free_;
     Node& taken = node(block);
@@ -133,7 +135,7 @@ BlockId V0Pool::evict() {
             // Of two entries of a block that differ in nothing but the content the engine takes the smaller hash value of
             // Python, which is random; the current one is as good.
             if (idle.depth == first.depth) continue;
-            throw EngineStopped(
+            throw EngineCrash(
                 "the evictor picks a block by what it held earlier, which the engine's assertion on its cached blocks refuses");
         }
         index_.erase(first.key);

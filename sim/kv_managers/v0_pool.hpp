@@ -12,11 +12,6 @@
 
 namespace kvsim {
 
-/// The real engine would stop here with an error, or never stop.
-struct EngineStopped : UserError {
-    using UserError::UserError;
-};
-
 class V0Pool final : public KvPool {
 public:
     V0Pool(std::int64_t blocks, bool caching, VllmV0Args::Release release);

@@ -16,13 +16,27 @@ using config::Value;
 
 // vLLM's EngineArgs as of 2026-05-29 and of 2026-01, from its source and documentation; decisions checked against recorded
 // ones.
-constexpr std::array<Preset, 3> preset_table{
+constexpr std::array<Preset, 4> preset_table{
     {{.name = "vllm-v1", .summary = "vLLM V1, defaults of 2026-05-29", .source = "vLLM engine arguments, 2026-05-29"},
      {.name = "vllm-v1-2026-01",
       .summary = "vLLM V1, defaults of January 2026",
       .source = "vLLM engine arguments, 2026-01",
       .gpu_memory_utilization = 0.90,
       .scheduler_reserve_full_isl = false},
+     // max_num_seqs, max_num_batched_tokens and chunked prefill follow from max_model_len (resolve_batch_limits).
+     {.name = "vllm-v0",
+      .summary = "vLLM V0, defaults of 0.8.5: whole prompts first, decodes wait for them",
+      .source = "vLLM engine arguments, 0.8.5 with VLLM_USE_V1=0",
+      .batching = "vllm-v0",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .enable_chunked_prefill = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .watermark = 0.01,
+      .tokens_past_limit = 1,
+      .swap_space = Bytes(4 * GiB)},
      {.name = "sglang",
       .summary = "SGLang, main of 2026-07-13",
       .source = "SGLang server arguments, 2026-07",
@@ -30,8 +44,8 @@ constexpr std::array<Preset, 3> preset_table{
       .null_blocks = 0,
       .gpu_memory_utilization = 0}}};
 
-constexpr std::array<std::string_view, 8> planned_table{
-    "vllm-v0", "trtllm-no-evict", "trtllm-max-utilization", "orca-max", "orca-pow2", "orca-oracle", "sarathi", "static"};
+constexpr std::array<std::string_view, 7> planned_table{
+    "trtllm-no-evict", "trtllm-max-utilization", "orca-max", "orca-pow2", "orca-oracle", "sarathi", "static"};
 
 /// Where `section.key` was written, else where the section was, else the root.
 Mark mark_of(const config::Scenario& scenario, std::string_view section, std::string_view key) {
@@ -46,6 +60,9 @@ std::string text_of(std::int64_t value) {
 }
 std::string text_of(double value) {
     return shortest(value);
+}
+std::string text_of(const std::string& value) {
+    return value;
 }
 std::string text_of(bool value) {
     return value ? "true" : "false";
@@ -160,6 +177,68 @@ void resolve_batch_limits(const config::EngineConfig& given, Deployment& d, Sett
         settings.error("max_num_batched_tokens",
                        fmt::format("without chunked prefill max_num_batched_tokens {} must be at least max_model_len {}",
                                    *given.max_num_batched_tokens, engine.max_model_len));
+    }
+}
+
+/// What only vLLM V0 has; before the memory is derived.
+void resolve_vllm_v0(const config::EngineConfig& given, Deployment& d, Settings& settings) {
+    EngineArgs& engine = d.engine;
+    VllmV0Args& v0 = engine.v0;
+    if (d.version.is_vllm() && !d.version.at_least(0, 7)) v0.release = VllmV0Args::Release::v0_6_3;
+    if (engine.async_scheduling) {
+        d.warnings.push_back("async_scheduling has no effect: vLLM V0 has none (async_output_processing is what it has)");
+        engine.async_scheduling = false;
+    }
+    const std::string preemption = settings.take("preemption", given.preemption, std::string("auto"));
+    if (preemption == "auto") {
+        v0.preemption = VllmV0Args::Preemption::automatic;
+    } else if (preemption == "recompute") {
+        v0.preemption = VllmV0Args::Preemption::recompute;
+    } else if (preemption == "swap") {
+        v0.preemption = VllmV0Args::Preemption::swap;
+    } else {
+        settings.error("preemption", "preemption must be auto, recompute or swap, is '" + excerpt(preemption) + "'");
+    }
+    v0.max_num_partial_prefills = settings.take("max_num_partial_prefills", given.max_num_partial_prefills, std::int64_t{1});
+    v0.max_long_partial_prefills = settings.take("max_long_partial_prefills", given.max_long_partial_prefills, std::int64_t{1});
+    if (v0.max_num_partial_prefills > 1 && !engine.enable_chunked_prefill) {
+        settings.error("max_num_partial_prefills",
+                       "max_num_partial_prefills above 1 needs enable_chunked_prefill; the engine refuses to start");
+    }
+    if (v0.max_long_partial_prefills > v0.max_num_partial_prefills) {
+        settings.error("max_long_partial_prefills",
+                       "max_long_partial_prefills is above max_num_partial_prefills; the engine refuses to start");
+    }
+    v0.delay_factor = settings.take("scheduler_delay_factor", given.scheduler_delay_factor, 0.0);
+    v0.async_output_processing =
+        settings.take("async_output_processing", given.async_output_processing, !given.enforce_eager.value_or(false));
+    v0.swap_overlaps = settings.take("swap_overlap", given.swap_overlap, false);
+}
+
+/// Where swapped requests go and what moving them takes, from the size of a block.
+void resolve_swap(const config::EngineConfig& given, const Preset& preset, Deployment& d, Settings& settings) {
+    VllmV0Args& v0 = d.engine.v0;
+    const std::int64_t space = given.swap_space.value_or(preset.swap_space).count();
+    if (given.swap_space && *given.swap_space != preset.swap_space)
+        settings.deviate("swap_space", text_of(space), text_of(preset.swap_space.count()));
+    if (given.num_cpu_blocks_override) {
+        v0.num_cpu_blocks = *given.num_cpu_blocks_override;
+        settings.deviate("num_cpu_blocks_override", text_of(v0.num_cpu_blocks), "derived");
+    } else if (d.budget.block_bytes > 0) {
+        v0.num_cpu_blocks = space / d.budget.block_bytes;
+    }
+    const bool swaps = v0.preemption == VllmV0Args::Preemption::swap || v0.release == VllmV0Args::Release::v0_6_3;
+    if (swaps && v0.num_cpu_blocks == 0 && d.budget.block_bytes == 0 && !given.num_cpu_blocks_override) {
+        settings.error("preemption",
+                       "without a model the size of a block is not known: engine.num_cpu_blocks_override says how many the "
+                       "CPU has for swapped requests");
+    }
+    const double bandwidth = given.swap_bandwidth_gb_s.value_or(d.gpu ? d.gpu->pcie_gb_s : 0);
+    if (given.swap_bandwidth_gb_s) settings.deviate("swap_bandwidth_gb_s", text_of(bandwidth), "the GPU's");
+    if (bandwidth > 0 && d.budget.block_bytes > 0) {
+        v0.swap_ns_per_block = static_cast<double>(d.budget.block_bytes) / bandwidth;
+    } else if (swaps) {
+        d.warnings.push_back("swapping takes no time: it needs a model, and a GPU with pcie_gb_s or swap_bandwidth_gb_s");
     }
 }
 
@@ -392,6 +471,21 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     }
 
     resolve_max_model_len(given, d, settings);
+    const bool v0 = engine.batching == "vllm-v0";
+    if (v0) {
+        engine.tokens_past_limit = preset->tokens_past_limit;
+        // On by itself for long contexts, unless switched off. Where the budget is smaller than a longest prompt the engine
+        // asks for it too.
+        const bool small = given.max_num_batched_tokens && *given.max_num_batched_tokens < engine.max_model_len;
+        if (!given.enable_chunked_prefill && (engine.max_model_len > 32768 || small)) {
+            engine.enable_chunked_prefill = true;
+            if (small && engine.max_model_len <= 32768) {
+                d.warnings.push_back(
+                    "vLLM V0 takes a max_num_batched_tokens below max_model_len only with chunked prefill, so it is on");
+            }
+        }
+        resolve_vllm_v0(given, d, settings);
+    }
     if (diagnostics.error_count() == before) (sglang ? resolve_sglang_limits : resolve_batch_limits)(given, d, settings);
     if (diagnostics.error_count() != before) return d;
 
@@ -437,7 +531,8 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         d.memory = std::move(memory);
         engine.block_size = d.budget.block_size;
         engine.num_gpu_blocks = d.budget.num_gpu_blocks;
-        if (d.version.is_vllm()) engine.kv_groups = block_groups(d.budget);
+        if (v0) resolve_swap(given, *preset, d, settings);
+        if (d.version.is_vllm() && !v0) engine.kv_groups = block_groups(d.budget);
         d.warnings.insert(d.warnings.end(), d.budget.warnings.begin(), d.budget.warnings.end());
         if (sglang) resolve_sglang_pool(given, d, settings);
     }

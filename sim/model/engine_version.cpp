@@ -76,8 +76,8 @@ EngineVersion version_of_preset(std::string_view preset) {
     EngineVersion version;
     if (preset == "vllm-v1-2026-01") version.minor = 13;
     if (preset == "vllm-v0") {
-        version.minor = 7;
-        version.patch = 3;
+        version.minor = 8;
+        version.patch = 5;
         version.v0 = true;
     }
     if (preset.starts_with("sglang")) version.family = EngineFamily::sglang;

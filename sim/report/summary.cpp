@@ -699,6 +699,7 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     s.preemptions = t.preemptions;
     s.preempted_requests = t.preempted_requests;
     s.recomputed_tokens = t.recomputed_tokens;
+    s.swapped_tokens = outcome.counters.swapped_tokens;
     s.ttft_ci95 = t.ttft_ci95;
     s.tpot_ci95 = t.tpot_ci95;
     s.itl_ci95 = t.itl_ci95;

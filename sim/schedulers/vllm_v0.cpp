@@ -107,7 +107,7 @@ void VllmV0Scheduler::plan(Batch& batch) {
         plan_default(batch);
     }
     if (used_ > args_.max_num_batched_tokens || seats_ > args_.max_num_seqs) {
-        throw EngineStopped("the step has more than max_num_batched_tokens or max_num_seqs, which the engine asserts against");
+        throw EngineCrash("the step has more than max_num_batched_tokens or max_num_seqs, which the engine asserts against");
     }
     book(batch);
     async_stop_late(batch);
@@ -168,8 +168,8 @@ void VllmV0Scheduler::admission(Batch& batch, bool chunking) {
         const Slot slot = waiting_.front();
         Group& g = group(slot);
         if (g.broken) {
-            throw EngineStopped("request " + engine_.request(slot).tie_id +
-                                " stands in the waiting queue swapped or finished, which the engine asserts against");
+            throw EngineCrash("request " + engine_.request(slot).tie_id +
+                              " stands in the waiting queue swapped or finished, which the engine asserts against");
         }
         if (limits_longs && partial_.longs >= args.v0.max_long_partial_prefills && is_long(slot)) {
             aside.push_back(slot);
@@ -259,9 +259,9 @@ void VllmV0Scheduler::preempt(Batch& batch, Slot slot, bool forced) {
     const auto runs = [](const Branch& b) { return b.state == Branch::State::running; };
     if (swaps) {
         if (swap_need(slot, Branch::State::running, cpu_) > cpu_.free()) {
-            throw EngineStopped("request " + engine_.request(slot).tie_id +
-                                " is to be swapped out and the CPU has too few free blocks (" + std::to_string(cpu_.free()) +
-                                " of " + std::to_string(cpu_.usable()) + "); give it more swap_space");
+            throw EngineCrash("request " + engine_.request(slot).tie_id +
+                              " is to be swapped out and the CPU has too few free blocks (" + std::to_string(cpu_.free()) +
+                              " of " + std::to_string(cpu_.usable()) + "); give it more swap_space");
         }
         std::int64_t blocks = 0;
         for (const Branch& branch : g.branches) {
@@ -281,8 +281,8 @@ void VllmV0Scheduler::preempt(Batch& batch, Slot slot, bool forced) {
         return;
     }
     if (std::count_if(g.branches.begin(), g.branches.end(), runs) != 1) {
-        throw EngineStopped("request " + engine_.request(slot).tie_id +
-                            " has several sequences and is to be recomputed, which the engine asserts against");
+        throw EngineCrash("request " + engine_.request(slot).tie_id +
+                          " has several sequences and is to be recomputed, which the engine asserts against");
     }
     for (Branch& branch : g.branches) {
         if (!runs(branch)) continue;
@@ -310,8 +310,8 @@ void VllmV0Scheduler::force_priority(Batch& batch) {
             group(head).broken ? 0 : ceil_div(tokens(head, waiting_branch(group(head))), args_.block_size);
         while (!running_.empty() && more_urgent(head, running_.back())) {
             if (group(head).broken) {
-                throw EngineStopped("request " + engine_.request(head).tie_id +
-                                    " stands in the waiting queue swapped or finished; the engine fails on it");
+                throw EngineCrash("request " + engine_.request(head).tie_id +
+                                  " stands in the waiting queue swapped or finished; the engine fails on it");
             }
             const bool fits = gpu_.usable() - need >= watermark_blocks_ && gpu_.free() - need >= watermark_blocks_;
             if (fits && n.uncached > 0 && used_ + n.uncached <= args_.max_num_batched_tokens &&
@@ -370,8 +370,8 @@ void VllmV0Scheduler::book(Batch& batch) {
         for (const auto& [slot, chunk] : *rows) {
             Group& g = group(slot);
             if (is_prefill(slot) && g.branches.size() > 1) {
-                throw EngineStopped("request " + engine_.request(slot).tie_id +
-                                    " is computed anew with only its first sequence left, which the engine asserts against");
+                throw EngineCrash("request " + engine_.request(slot).tie_id +
+                                  " is computed anew with only its first sequence left, which the engine asserts against");
             }
             std::int64_t live = 0;
             Branch* first = nullptr;
@@ -435,7 +435,7 @@ void VllmV0Scheduler::async_stop_late(Batch& /*batch*/) {
     async_step_ = false;
     if (!args_.v0.async_output_processing) return;
     if (decision_.rows.empty() && !moved_out_.empty()) {
-        throw EngineStopped(
+        throw EngineCrash(
             "async output processing meets a step that only swaps out: outputs lag from then on and the engine overwrites what "
             "it still needs; use async_output_processing: false, or preemption: recompute");
     }
@@ -501,9 +501,9 @@ VllmV0Scheduler::NewTokens VllmV0Scheduler::new_tokens(Slot slot, Branch::State 
         if (!looks_up) continue;
         const std::int64_t hit = hit_tokens(slot, branch);
         if (hit < branch.computed && !(state == Branch::State::running && args_.enable_chunked_prefill)) {
-            throw EngineStopped("request " + engine_.request(slot).tie_id +
-                                " was swapped in the middle of its prompt, beyond its cached prefix, which the engine asserts "
-                                "against (chunked prefill, swap and prefix caching together)");
+            throw EngineCrash("request " + engine_.request(slot).tie_id +
+                              " was swapped in the middle of its prompt, beyond its cached prefix, which the engine asserts "
+                              "against (chunked prefill, swap and prefix caching together)");
         }
         const std::int64_t cached = std::max<std::int64_t>(0, hit - branch.computed);
         n.uncached -= cached;
@@ -523,7 +523,7 @@ VllmV0Scheduler::NewTokens VllmV0Scheduler::new_tokens(Slot slot, Branch::State 
         n.uncached = std::min(n.uncached, left);
     } else {
         if (args_.max_num_batched_tokens % block != 0) {
-            throw EngineStopped(
+            throw EngineCrash(
                 "chunked prefill with prefix caching needs max_num_batched_tokens to be a multiple of block_size");
         }
         if (left < n.uncached) n.uncached = left / block * block;

@@ -78,6 +78,16 @@ struct EngineConfig : SglangConfig {
     std::optional<bool> async_scheduling;
     std::optional<bool> scheduler_reserve_full_isl;
     std::optional<double> watermark;
+    // vLLM V0
+    std::optional<std::string> preemption;
+    std::optional<Bytes> swap_space;  ///< per GPU
+    std::optional<std::int64_t> num_cpu_blocks_override;
+    std::optional<std::int64_t> max_num_partial_prefills;
+    std::optional<std::int64_t> max_long_partial_prefills;
+    std::optional<double> scheduler_delay_factor;
+    std::optional<bool> async_output_processing;
+    std::optional<double> swap_bandwidth_gb_s;
+    std::optional<bool> swap_overlap;
     std::optional<SimDuration> api;         ///< front-end time between arrival and the waiting queue
     FineDuration tokenizer_time;            ///< of the front end's one tokenizer, per request
     FineDuration tokenizer_time_per_token;  ///< and per prompt token

@@ -90,6 +90,8 @@ struct Counters {
     std::int64_t rows = 0;
     std::int64_t tokens = 0;  ///< scheduled
     std::int64_t recomputed_tokens = 0;
+    std::int64_t swapped_tokens = 0;  ///< whose KV moved out to the CPU
+    std::int64_t dropped = 0;         ///< requests the engine gave up because it could never run them (again)
     std::int64_t preemptions = 0;
     std::int64_t preempted_requests = 0;
     std::int64_t hit_tokens_first = 0;     ///< prefix hits of first admissions

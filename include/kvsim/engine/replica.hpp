@@ -351,7 +351,11 @@ private:
 
     /// `starts`: when the batch is launched.
     void schedule_into(Batch& batch, SimTime now, SimTime starts) {
+        const bool waited = engine_.waiting_count() > 0;
+        const std::int64_t before = engine_.unfinished();
         engine_.schedule(batch, now);
+        if (waited) integrals_.finished_while_waiting += before - engine_.unfinished();
+        if constexpr (!fast) counters_.swapped_tokens += batch.swapped_tokens;
         set_bound(batch.bound, now);
         if (const std::int64_t lost = preempted(batch); lost > 0) {
             preemptions_ += lost;
@@ -360,6 +364,10 @@ private:
         }
         if (!batch.empty()) {
             batch.duration = cold_.slowed(prices_.price(batch.shape), starts - begin_);
+            if constexpr (!fast) {
+                const SimDuration moved = batch.transfer;
+                batch.duration = batch.transfer_overlaps ? std::max(batch.duration, moved) : batch.duration + moved;
+            }
             KVSIM_CHECK(batch.duration >= SimDuration(1), "a step takes at least 1 ns");
             ++counters_.steps;
             counters_.rows += batch.shape.sequences;
@@ -401,6 +409,9 @@ private:
         } else {
             record_.received.clear();
             record_.finished.clear();
+            if constexpr (!fast) {
+                if (current_->empty()) record_.finished = engine_.finished_in_schedule();
+            }
         }
         if constexpr (fast) {
             engine_.record_updated(record_);

@@ -38,10 +38,10 @@ struct LiveRequest {
     std::int64_t outputs = 0;     ///< received, of all sequences
     std::int64_t sequences = 1;
     std::vector<std::int64_t> output_lens;  ///< of each sequence, if they end by themselves
-    std::int64_t computed = 0;    ///< tokens whose KV is scheduled or held
-    std::int64_t high_water = 0;  ///< largest `computed` ever; work below it is recompute
-    std::int64_t in_flight = 0;   ///< async scheduling: sampled tokens not received yet
-    std::int64_t row = -1;        ///< index of its row in the step being planned
+    std::int64_t computed = 0;              ///< tokens whose KV is scheduled or held
+    std::int64_t high_water = 0;            ///< largest `computed` ever; work below it is recompute
+    std::int64_t in_flight = 0;             ///< async scheduling: sampled tokens not received yet
+    std::int64_t row = -1;                  ///< index of its row in the step being planned
 
     // KV. `registered` leading blocks of `table` can serve prefix hits; keys are made when first needed.
     std::vector<std::int32_t> table;

@@ -31,6 +31,8 @@ struct Preset {
     bool async_scheduling = true;
     bool scheduler_reserve_full_isl = true;
     double watermark = 0;
+    std::int64_t tokens_past_limit = 0;  ///< as EngineArgs::tokens_past_limit
+    Bytes swap_space{};                  ///< CPU memory for swapped requests, per GPU
 };
 /// The presets of this version, and the names reserved for later ones.
 std::span<const Preset> presets();
