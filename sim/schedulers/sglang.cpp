@@ -115,7 +115,8 @@ private:
             note(sequence, false);
             for (const Sequence* running : s_.running_.sequences) note(*running, false);
             for (const Row& row : rows_) note(*row.sequence, false);
-            std::stable_sort(states_.begin(), states_.end(), [](const State& a, const State& b) { return a.todo < b.todo; });
+            std::stable_sort(states_.begin(), states_.end(),
+                             [](const State& a, const State& b) { return a.to_come < b.to_come; });
             states_built_ = true;
         } else {
             note(sequence, true);
@@ -123,7 +124,7 @@ private:
         std::int64_t free = room - s_.kv_.up(n);
         for (std::size_t i = 0; i < states_.size(); ++i) {
             const auto still = static_cast<double>(states_.size() - i);
-            if (static_cast<double>(free) - states_[i].todo * still <= still) return Verdict::no_token;
+            if (static_cast<double>(free) - states_[i].to_come * still <= still) return Verdict::no_token;
             free += states_[i].held;
         }
         if (!chunk_ || n <= *chunk_) {
@@ -136,7 +137,7 @@ private:
     }
 
     struct State {
-        double todo;
+        double to_come;
         std::int64_t held;
     };
     /// Sorted in, but before the last one if it belongs behind all: the engine's loop ends there.
@@ -144,12 +145,13 @@ private:
         const double ratio = sequence.ignore_eos ? 1 : s_.ratio_;
         const State state{static_cast<double>(sequence.max_new) * ratio - static_cast<double>(sequence.outputs),
                           sequence.tokens()};
-        if (state.todo <= 0) return;
+        if (state.to_come <= 0) return;
         if (!sorted || states_.empty()) {
             states_.push_back(state);
             return;
         }
-        auto at = std::find_if(states_.begin(), states_.end(), [&](const State& other) { return state.todo <= other.todo; });
+        auto at =
+            std::find_if(states_.begin(), states_.end(), [&](const State& other) { return state.to_come <= other.to_come; });
         if (at == states_.end()) --at;
         states_.insert(at, state);
     }

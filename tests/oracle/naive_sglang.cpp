@@ -645,8 +645,9 @@ private:
         }
         Int rest = space() - b.cur - up(n);
         Int k = static_cast<Int>(b.states->size());
-        for (const auto& [todo, held] : *b.states) {
-            if (static_cast<double>(rest) - todo * static_cast<double>(k) <= static_cast<double>(k)) return Verdict::no_token;
+        for (const auto& [to_come, held] : *b.states) {
+            if (static_cast<double>(rest) - to_come * static_cast<double>(k) <= static_cast<double>(k))
+                return Verdict::no_token;
             rest += held;
             --k;
         }

@@ -228,7 +228,9 @@ TEST_CASE("conformance: a falsified field of SGLang's records is noticed, with i
         const Json input = random_input(seed);
         const std::vector<Json> right = naive_sglang(input);
         for (std::size_t line = 0; line < right.size(); line += 1 + right.size() / 5) {
-            for (const auto& [key, value] : right[line].items()) {
+            for (const auto& member : right[line].items()) {
+                const std::string key = member.key();
+                const Json& value = member.value();
                 std::vector<Json> wrong = right;
                 Json& field = wrong[line][key];
                 if (value.is_number_float()) {

@@ -46,7 +46,7 @@ struct EngineArgs {
     std::int64_t max_num_seqs = 256;
     std::int64_t max_num_batched_tokens = 2048;
     std::int64_t max_model_len = 0;
-    std::int64_t max_prompt_len = 0;  ///< longest prompt the front end takes; 0: max_model_len - 1
+    std::int64_t max_prompt_len = 0;                ///< longest prompt the front end takes; 0: max_model_len - 1
     std::int64_t long_prefill_token_threshold = 0;  ///< 0: off
     bool enable_chunked_prefill = true;
     bool enable_prefix_caching = true;
