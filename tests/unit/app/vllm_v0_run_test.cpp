@@ -63,7 +63,7 @@ TEST_CASE("vllm-v0: other presets tell that they do not read its keys") {
     folder.write("v0.yaml", scenario);
     const Finished done = run_in(folder, {"v0.yaml", "--set", "engine.preset=vllm-v1", "--set", "engine.swap_overlap=true"});
     CHECK(done.exit == 0);
-    CHECK(done.err.find("swap_overlap has no effect") != std::string::npos);
+    CHECK(done.out.find("swap_overlap has no effect") != std::string::npos);
 }
 
 TEST_CASE("vllm-v0: a run stops with a report where the engine itself would die") {
