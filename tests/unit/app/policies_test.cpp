@@ -62,7 +62,7 @@ TEST_CASE("policies: one row per preset, as each one's own run has it, and paire
     }
 }
 
-TEST_CASE("policies: table, markdown and CSV name every preset; without --presets all of them run") {
+TEST_CASE("policies: table, markdown and CSV name every preset, without --presets all of them run") {
     const TemporaryFolder folder;
     folder.write("s.yaml", scenario());
     for (const std::string format : {"table", "markdown", "csv"}) {

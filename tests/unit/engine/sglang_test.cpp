@@ -169,7 +169,7 @@ TEST_CASE("sglang: an early stop gives nothing back before it happens") {
     CHECK(scheduled(records(options, specs)[0]) == Ids{0, 1});
 }
 
-TEST_CASE("sglang: mixed mode takes decodes along without a memory check, and dies; the run ends with a report") {
+TEST_CASE("sglang: mixed mode takes decodes along without a memory check, and dies, the run ends with a report") {
     SimulationOptions options = sglang(64, 8);
     options.engine.sglang.enable_mixed_chunk = true;
     options.engine.sglang.schedule_conservativeness = 0;

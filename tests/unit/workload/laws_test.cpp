@@ -273,7 +273,7 @@ TEST_CASE("laws: batches come when they should and are as large as their law say
     }
 }
 
-TEST_CASE("laws: pinned streams; a change here changes results that were published") {
+TEST_CASE("laws: pinned streams, a change here changes results that were published") {
     const auto sent = [](const std::string& arrivals) {
         std::vector<std::int64_t> out;
         for (const Arrival& a : drain(*clients(sends(4, arrivals), 7))) out.push_back(ns(a));
