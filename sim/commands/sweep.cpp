@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <mutex>
+#include <set>
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/csv_table.hpp"
@@ -208,9 +209,10 @@ std::string aggregate(const SweepPlan& plan, const CsvTable& table) {
             if (columns[c] == "seed" || columns[c].ends_with("_ci95")) continue;
             if (!figure[c]) {
                 std::string text;
+                std::set<std::string_view> told{""};
                 for (std::size_t n = 0; n < seeds; ++n) {
                     const std::string& value = cell(n, c);
-                    if (!value.empty() && text.find(value) == std::string::npos) text += (text.empty() ? "" : " / ") + value;
+                    if (told.insert(value).second) text += (text.empty() ? "" : " / ") + value;
                 }
                 add(text);
                 continue;
@@ -296,6 +298,7 @@ int sweep_command(const std::vector<std::string>& args) {
     if (shards && !given->has("shard")) throw UserError("error: --shards N goes with --shard auto");
     Shard shard;
     if (const auto text = given->text("shard")) shard = parse_shard(*text, shards);
+    if (given->has("aggregate") && shard.count > 1) throw UserError("error: --aggregate needs the whole sweep, not a shard");
     const SweepPlan plan = plan_sweep(request);
 
     std::vector<std::int64_t> rows;
@@ -335,10 +338,7 @@ int sweep_command(const std::vector<std::string>& args) {
     const CsvTable table(folder.result().string(), read_file(folder.result()));
     std::int64_t failed = 0;
     for (const CsvTable::Row& row : table.rows()) failed += table.text(row, "error").empty() ? 0 : 1;
-    if (given->has("aggregate")) {
-        if (shard.count > 1) throw UserError("error: --aggregate needs the whole sweep, not a shard");
-        write_file(fs::path(out) / "aggregate.csv", aggregate(plan, table));
-    }
+    if (given->has("aggregate")) { write_file(fs::path(out) / "aggregate.csv", aggregate(plan, table)); }
     if (!quiet && static_cast<std::int64_t>(rows.size()) <= most_shown) print(shown(plan, table) + "\n");
     if (!quiet) {
         print(std::to_string(rows.size()) + " runs in " + folder.result().string() +
