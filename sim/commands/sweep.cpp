@@ -272,6 +272,17 @@ std::string shown(const SweepPlan& plan, const CsvTable& table) {
     return plain_text(text);
 }
 
+/// Rows whose last cell, `error`, is not empty.
+std::int64_t failed_rows(std::string_view text) {
+    std::int64_t out = -1;  // the header's is `error`
+    bool quoted = false;
+    for (std::size_t i = 1; i < text.size(); ++i) {
+        if (text[i] == '"') quoted = !quoted;
+        if (text[i] == '\n' && !quoted && text[i - 1] != ',') ++out;
+    }
+    return out;
+}
+
 void write_file(const fs::path& path, std::string_view text) {
     AtomicFile file(path);
     file.write(text);
@@ -335,11 +346,14 @@ int sweep_command(const std::vector<std::string>& args) {
     progress.close();
     folder.finish(rows);
 
-    const CsvTable table(folder.result().string(), read_file(folder.result()));
-    std::int64_t failed = 0;
-    for (const CsvTable::Row& row : table.rows()) failed += table.text(row, "error").empty() ? 0 : 1;
-    if (given->has("aggregate")) { write_file(fs::path(out) / "aggregate.csv", aggregate(plan, table)); }
-    if (!quiet && static_cast<std::int64_t>(rows.size()) <= most_shown) print(shown(plan, table) + "\n");
+    const std::string text = read_file(folder.result());
+    const std::int64_t failed = failed_rows(text);
+    const bool show = !quiet && static_cast<std::int64_t>(rows.size()) <= most_shown;
+    if (given->has("aggregate") || show) {  // the cells of a large sweep take much more memory than its text
+        const CsvTable table(folder.result().string(), text);
+        if (given->has("aggregate")) write_file(fs::path(out) / "aggregate.csv", aggregate(plan, table));
+        if (show) print(shown(plan, table) + "\n");
+    }
     if (!quiet) {
         print(std::to_string(rows.size()) + " runs in " + folder.result().string() +
               (failed > 0 ? ", " + std::to_string(failed) + " failed" : "") + "\n");
