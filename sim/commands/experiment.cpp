@@ -50,6 +50,7 @@ public:
     void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) override {
         inner_.finished(id, now, reason, outputs);
     }
+    [[nodiscard]] bool may_branch() const override { return inner_.may_branch(); }
     [[nodiscard]] bool may_cancel() const override { return inner_.may_cancel(); }
     [[nodiscard]] std::optional<std::int64_t> size_hint() const override { return inner_.size_hint(); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -17,13 +18,14 @@
 #include "kvsim/model/deployment.hpp"
 #include "kvsim/report/output_analysis.hpp"
 #include "kvsim/report/text_table.hpp"
+#include "kvsim/report/writers.hpp"
 
 namespace kvsim::app {
 namespace {
 
 constexpr std::array<std::string_view, 4> formats{"table", "csv", "markdown", "json"};
 
-/// How much longer the same request took than under the first preset, over the requests that completed under both.
+/// How much longer the same request took than under the first preset that ran, over the requests that completed under both.
 struct Difference {
     std::int64_t requests = 0;
     double mean_ms = 0;
@@ -35,6 +37,7 @@ struct Result {
     Summary summary;
     std::vector<RequestRecord> requests;
     std::array<Difference, 3> differences;  // as latencies
+    std::string error;                      // why it could not run; then there is nothing else
 };
 
 struct Latency {
@@ -169,6 +172,11 @@ std::string shown(const Difference& d, int digits) {
     return text;
 }
 
+/// The others are compared with it.
+const Result& base_of(const std::vector<Result>& results) {
+    return *std::find_if(results.begin(), results.end(), [](const Result& r) { return r.error.empty(); });
+}
+
 TextTable table(const Prepared& p, const std::vector<Result>& results) {
     TextTable out;
     out.title = p.scenario.name + ": the same requests under each preset (" + p.info.step_time_model + " step time, seed " +
@@ -178,18 +186,19 @@ TextTable table(const Prepared& p, const std::vector<Result>& results) {
     for (const Figure& figure : figures) {
         std::vector<std::string>& row = out.rows.emplace_back();
         row.emplace_back(figure.label);
-        for (const Result& result : results) row.push_back(shown(figure, result.summary));
+        for (const Result& result : results) row.push_back(result.error.empty() ? shown(figure, result.summary) : "-");
     }
     std::vector<std::string>& verdicts = out.rows.emplace_back();
     verdicts.emplace_back("verdict");
-    for (const Result& result : results) verdicts.push_back(result.summary.verdict);
+    for (const Result& result : results) verdicts.push_back(result.error.empty() ? result.summary.verdict : "cannot run");
     if (results.size() < 2) return out;
+    const Result& base = base_of(results);
     constexpr std::array<std::string_view, 3> names{"TTFT", "TPOT", "E2E"};
     for (std::size_t i = 0; i < latencies.size(); ++i) {
         std::vector<std::string>& row = out.rows.emplace_back();
-        row.push_back(std::string(names[i]) + " - " + results.front().preset + "'s (ms)");
-        row.emplace_back("0");
-        for (std::size_t r = 1; r < results.size(); ++r) row.push_back(shown(results[r].differences[i], i == 1 ? 2 : 1));
+        row.push_back(std::string(names[i]) + " - " + base.preset + "'s (ms)");
+        for (const Result& result : results)
+            row.push_back(&result == &base ? "0" : shown(result.differences[i], i == 1 ? 2 : 1));
     }
     return out;
 }
@@ -210,10 +219,17 @@ std::string csv(const std::vector<Result>& results) {
         for (const char* part : {"_difference_ms", "_difference_low_ms", "_difference_high_ms", "_difference_requests"})
             header.push_back(std::string(latency.name).append(part));
     }
+    header.emplace_back("error");
     std::string out;
     append_row(out, header);
     for (const Result& result : results) {
         std::vector<std::string> cells{result.preset};
+        if (!result.error.empty()) {
+            cells.resize(header.size() - 1);
+            append_csv_field(cells.emplace_back(), result.error);
+            append_row(out, cells);
+            continue;
+        }
         for (const Figure& figure : figures) {
             const Column& column = column_of(figure.column);
             cells.push_back(cell_text(column.get(result.summary), column.unit));
@@ -225,6 +241,7 @@ std::string csv(const std::vector<Result>& results) {
             cells.push_back(d.ci95_ms ? decimals(d.ci95_ms->high, 6) : "");
             cells.push_back(std::to_string(d.requests));
         }
+        cells.emplace_back();
         append_row(out, cells);
     }
     return out;
@@ -235,6 +252,10 @@ std::string json(const Prepared& p, const std::vector<Result>& results) {
     Json out{{"scenario", p.scenario.name}, {"seed", p.scenario.seed}, {"policies", Json::array()}};
     for (const Result& result : results) {
         Json& row = out["policies"].emplace_back(Json{{"preset", result.preset}});
+        if (!result.error.empty()) {
+            row["error"] = result.error;
+            continue;
+        }
         for (const Figure& figure : figures) {
             const Cell cell = column_of(figure.column).get(result.summary);
             Json value = nullptr;
@@ -262,8 +283,9 @@ int policies_command(const std::vector<std::string>& args) {
         "kvsim policies SCENARIO.yaml [options]",
         "Runs the same requests under each preset: latencies, throughput, preemptions, hit rate and KV use side by side, and\n"
         "for every request how much longer it took than under the first preset, as a mean with its 95 % interval. Keys that\n"
-        "the scenario sets hold under every preset. Exit code 2 when an engine cannot run it; the others are still shown.",
-        {{"presets", "A,B,...", "which, the first being what the others are compared with (all of them)"},
+        "the scenario sets hold under every preset. One that cannot run it stands there with the reason and the exit code is "
+        "1.",
+        {{"presets", "A,B,...", "which, the first that runs being what the others are compared with (all of them)"},
          {"set", "KEY.PATH=VALUE", "change a key of the scenario: --set engine.max_num_seqs=64", true},
          {"overlay", "FILE.yaml", "lay this file's keys over the scenario", true},
          {"seed", "N", "the same as --set seed=N"},
@@ -281,7 +303,7 @@ int policies_command(const std::vector<std::string>& args) {
 
     std::optional<Prepared> first;
     std::vector<Result> results;
-    std::vector<std::string> failures;
+    std::string failures;
     for (const std::string& preset : presets_of(given->text("presets"))) {
         std::vector<std::string> sets = given->all("set");
         if (const auto seed = given->text("seed")) sets.push_back("seed=" + *seed);
@@ -292,29 +314,34 @@ int policies_command(const std::vector<std::string>& args) {
             const Prepared& p = prepared.front();
             Run run = run_seed(p, p.scenario.seed, {!quiet, std::nullopt});
             for (const std::string& warning : run.summary.warnings) log_warning(preset + ": " + warning);
-            results.push_back({preset, std::move(run.summary), std::move(run.outcome.requests), {}});
+            results.push_back({preset, std::move(run.summary), std::move(run.outcome.requests), {}, {}});
             if (!first) first = std::move(prepared.front());
-        } catch (const UserError& e) { failures.push_back(preset + ": " + e.what()); }
+        } catch (const UserError& e) {
+            const std::string reason = e.what();
+            Result& failed = results.emplace_back();
+            failed.preset = preset;
+            failed.error = reason.substr(0, reason.find('\n'));
+            failures += (failures.empty() ? "" : "\n") + preset + ": " + reason;
+        }
     }
+    if (!first) throw UserError(failures);
+    const Result& base = base_of(results);
     for (Result& result : results) {
-        for (std::size_t i = 0; i < latencies.size() && &result != &results.front(); ++i) {
-            result.differences[i] = difference(latencies[i], results.front().requests, result.requests);
+        for (std::size_t i = 0; i < latencies.size() && &result != &base && result.error.empty(); ++i) {
+            result.differences[i] = difference(latencies[i], base.requests, result.requests);
         }
     }
-    if (first) {
-        if (format == "csv") {
-            print(csv(results));
-        } else if (format == "json") {
-            print(json(*first, results));
-        } else {
-            print(format == "markdown" ? markdown(table(*first, results)) : plain_text(table(*first, results)));
-        }
+    if (format == "csv") {
+        print(csv(results));
+    } else if (format == "json") {
+        print(json(*first, results));
+    } else {
+        print(format == "markdown" ? markdown(table(*first, results)) : plain_text(table(*first, results)));
     }
     if (failures.empty()) return exit_done;
     flush_output();
-    std::string message;
-    for (const std::string& failure : failures) message += (message.empty() ? "" : "\n") + failure;
-    throw UserError(message);
+    std::fputs((failures + "\n").c_str(), stderr);
+    return exit_gate_failed;
 }
 
 }  // namespace kvsim::app

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <mutex>
+#include <set>
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/csv_table.hpp"
@@ -208,9 +209,10 @@ std::string aggregate(const SweepPlan& plan, const CsvTable& table) {
             if (columns[c] == "seed" || columns[c].ends_with("_ci95")) continue;
             if (!figure[c]) {
                 std::string text;
+                std::set<std::string_view> told{""};
                 for (std::size_t n = 0; n < seeds; ++n) {
                     const std::string& value = cell(n, c);
-                    if (!value.empty() && text.find(value) == std::string::npos) text += (text.empty() ? "" : " / ") + value;
+                    if (told.insert(value).second) text += (text.empty() ? "" : " / ") + value;
                 }
                 add(text);
                 continue;
@@ -270,6 +272,17 @@ std::string shown(const SweepPlan& plan, const CsvTable& table) {
     return plain_text(text);
 }
 
+/// Rows whose last cell, `error`, is not empty.
+std::int64_t failed_rows(std::string_view text) {
+    std::int64_t out = -1;  // the header's is `error`
+    bool quoted = false;
+    for (std::size_t i = 1; i < text.size(); ++i) {
+        if (text[i] == '"') quoted = !quoted;
+        if (text[i] == '\n' && !quoted && text[i - 1] != ',') ++out;
+    }
+    return out;
+}
+
 void write_file(const fs::path& path, std::string_view text) {
     AtomicFile file(path);
     file.write(text);
@@ -296,6 +309,7 @@ int sweep_command(const std::vector<std::string>& args) {
     if (shards && !given->has("shard")) throw UserError("error: --shards N goes with --shard auto");
     Shard shard;
     if (const auto text = given->text("shard")) shard = parse_shard(*text, shards);
+    if (given->has("aggregate") && shard.count > 1) throw UserError("error: --aggregate needs the whole sweep, not a shard");
     const SweepPlan plan = plan_sweep(request);
 
     std::vector<std::int64_t> rows;
@@ -332,14 +346,14 @@ int sweep_command(const std::vector<std::string>& args) {
     progress.close();
     folder.finish(rows);
 
-    const CsvTable table(folder.result().string(), read_file(folder.result()));
-    std::int64_t failed = 0;
-    for (const CsvTable::Row& row : table.rows()) failed += table.text(row, "error").empty() ? 0 : 1;
-    if (given->has("aggregate")) {
-        if (shard.count > 1) throw UserError("error: --aggregate needs the whole sweep, not a shard");
-        write_file(fs::path(out) / "aggregate.csv", aggregate(plan, table));
+    const std::string text = read_file(folder.result());
+    const std::int64_t failed = failed_rows(text);
+    const bool show = !quiet && static_cast<std::int64_t>(rows.size()) <= most_shown;
+    if (given->has("aggregate") || show) {  // the cells of a large sweep take much more memory than its text
+        const CsvTable table(folder.result().string(), text);
+        if (given->has("aggregate")) write_file(fs::path(out) / "aggregate.csv", aggregate(plan, table));
+        if (show) print(shown(plan, table) + "\n");
     }
-    if (!quiet && static_cast<std::int64_t>(rows.size()) <= most_shown) print(shown(plan, table) + "\n");
     if (!quiet) {
         print(std::to_string(rows.size()) + " runs in " + folder.result().string() +
               (failed > 0 ? ", " + std::to_string(failed) + " failed" : "") + "\n");

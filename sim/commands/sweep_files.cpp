@@ -172,7 +172,9 @@ void write_whole(const fs::path& path, std::string_view text) {
 std::string sweep_header(const SweepPlan& plan) {
     std::string out = "point,";
     for (const std::string& key : plan.keys()) {
-        append_csv_field(out, key);
+        const auto columns = summary_columns();
+        const bool taken = std::any_of(columns.begin(), columns.end(), [&key](const Column& c) { return c.name == key; });
+        append_csv_field(out, taken ? "varied." + key : key);
         out += ',';
     }
     std::string columns = summary_csv_header();
@@ -217,7 +219,10 @@ fs::path SweepFolder::point_file(std::int64_t row) const {
 
 bool SweepFolder::has(std::int64_t row) const {
     std::error_code error;
-    return fs::exists(point_file(row), error);
+    if (!fs::exists(point_file(row), error)) return false;
+    // A machine that lost power may have left the name without the content.
+    const std::string text = read(row);
+    return !text.empty() && text.back() == '\n' && text.find(',') != std::string::npos;
 }
 
 void SweepFolder::add(std::int64_t row, const std::string& line) const {

@@ -28,7 +28,8 @@ void append_flow(const Value& value, std::string& out) {
         out += "null";
     } else if (value.is_scalar()) {
         const bool plain = !value.quoted && value.scalar.find_first_of(",[]{}#&*!|>'\"%@`\\\n") == std::string::npos &&
-                           value.scalar.find(": ") == std::string::npos;
+                           value.scalar.find(": ") == std::string::npos && !value.scalar.ends_with(':') &&
+                           !value.scalar.starts_with("- ") && !value.scalar.starts_with("? ");
         if (plain) {
             out += value.scalar;
             return;
@@ -67,15 +68,18 @@ std::string flow(const Value& value) {
     return out;
 }
 
-/// At commas outside brackets and quotes.
+/// At commas outside brackets and quotes. A quote opens where a value begins; elsewhere it is an apostrophe.
 std::vector<std::string> split_choices(std::string_view text) {
     std::vector<std::string> out(1);
     int depth = 0;
     char quote = 0;
+    char before = ',';  // the last that is no space
     for (const char c : text) {
+        const bool begins = before == ',' || before == '[' || before == '{' || before == ':';
+        if (c != ' ') before = c;
         if (quote != 0) {
             if (c == quote) quote = 0;
-        } else if (c == '"' || c == '\'') {
+        } else if ((c == '"' || c == '\'') && begins) {
             quote = c;
         } else if (c == '[' || c == '{') {
             ++depth;
@@ -249,6 +253,8 @@ private:
         for (const Value& item : seeds->list) {
             const auto seed = whole(item, 0, INT64_MAX);
             if (!seed) return diagnostics_.error(item.mark, "a seed is a whole number, at least 0");
+            if (std::find(seeds_.begin(), seeds_.end(), *seed) != seeds_.end())
+                return diagnostics_.error(item.mark, "seed " + std::to_string(*seed) + " stands twice");
             seeds_.push_back(*seed);
         }
     }
@@ -339,6 +345,11 @@ std::int64_t check_values(const SweepPlan& plan) {
             std::vector<std::string> sets = plan.sets;
             std::vector<std::string> overlays = plan.overlays;
             sets.insert(sets.end(), first.begin(), first.end());
+            for (const SweepAxis& other : plan.axes) {
+                for (std::size_t k = 0; k < other.keys.size() && &other != &axis; ++k) {
+                    if (other.keys[k] == "overlay") overlays.push_back(other.choices.front()[k]);
+                }
+            }
             for (std::size_t k = 0; k < axis.keys.size(); ++k) {
                 if (axis.keys[k] == "overlay") {
                     overlays.push_back(choice[k]);
@@ -354,11 +365,34 @@ std::int64_t check_values(const SweepPlan& plan) {
     return seed;
 }
 
+/// A key below another one that varies would be overwritten by it, or overwrite it, without a word.
+void check_clashes(const SweepPlan& plan) {
+    const auto inside = [](std::string_view key, std::string_view other) {
+        return key.starts_with(other) && (key.size() == other.size() || key[other.size()] == '.');
+    };
+    const std::vector<std::string> keys = plan.keys();
+    for (const std::string& key : keys) {
+        for (const std::string& set : plan.sets) {
+            const std::string path(trimmed(set.substr(0, set.find('='))));
+            if (key != "overlay" && inside(path, key))
+                throw UserError("error: " + excerpt(path) + " is set, and " + (path == key ? "it" : excerpt(key)) + " varies");
+        }
+        for (const std::string& other : keys) {
+            if (key != other && inside(other, key))
+                throw UserError("error: " + excerpt(other) + " lies inside " + excerpt(key) + ", and both vary");
+        }
+    }
+}
+
 std::string fingerprint_of(const SweepPlan& plan) {
     std::string text;
     const auto add = [&text](std::string_view part) { text += std::to_string(part.size()) + ":" + std::string(part); };
     add(KVSIM_VERSION);
     add(read_file(plan.scenario));
+    for (const char* name : {"models.yaml", "gpus.yaml"}) {
+        std::error_code none;
+        if (!plan.catalog.empty() && std::filesystem::exists(plan.catalog / name, none)) add(read_file(plan.catalog / name));
+    }
     for (const std::string& overlay : plan.overlays) add(read_file(overlay));
     for (const std::string& set : plan.sets) add(set);
     for (const SweepAxis& axis : plan.axes) {
@@ -425,6 +459,7 @@ SweepPlan plan_sweep(const SweepRequest& request) {
     plan.sets.insert(plan.sets.end(), request.sets.begin(), request.sets.end());
     for (const std::string& vary : request.vary) plan.axes.push_back(axis_of(vary));
 
+    check_clashes(plan);
     std::set<std::string> seen;
     for (const std::string& key : plan.keys()) {
         if (key == "seed") throw UserError("error: the seed varies by --repeat N, or `repeat` or `seeds` in a sweep file");
@@ -433,6 +468,8 @@ SweepPlan plan_sweep(const SweepRequest& request) {
     if (plan.axes.empty()) throw UserError("error: nothing varies: add --vary key.path=v1,v2,... or `vary` in a sweep file");
     const std::int64_t seed = request.seed.value_or(check_values(plan));
     if (plan.seeds.empty()) {
+        if (seed > INT64_MAX - repeat.value_or(1))
+            throw UserError("error: seed " + std::to_string(seed) + " leaves no room for more");
         for (std::int64_t n = 0; n < repeat.value_or(1); ++n) plan.seeds.push_back(seed + n);
     }
     lay_out(plan, exclusions, request.large);

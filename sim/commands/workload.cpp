@@ -48,7 +48,7 @@ int workload_command(const std::vector<std::string>& args) {
                         std::to_string(engine_block));
 
     AtomicFile trace(*out);
-    TraceWriter writer(block, workload.may_cancel());
+    TraceWriter writer(block, workload.may_cancel(), workload.may_branch());
     Arrival arrival;
     std::string line;
     std::int64_t count = 0;

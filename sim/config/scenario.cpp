@@ -256,6 +256,11 @@ std::vector<Field<C>> client_fields() {
             "step",
             Range{0, 366.0 * 86'400})
             .by_default("0s"),
+        field<C, Tokens>(
+            "n", &C::n,
+            "outputs each request asks for from its one prompt, of output_tokens each; a trace's own n counts first",
+            Range{1, 10'000})
+            .by_default("1"),
         field<C, Tokens>("priority", &C::priority, "lower is more urgent; counts under scheduling_policy priority",
                          Range{-1e9, 1e9})
             .by_default("0"),

@@ -19,6 +19,7 @@ public:
         --left_;
     }
     [[nodiscard]] bool closed_loop() const override { return false; }
+    [[nodiscard]] bool may_branch() const override { return inner_.may_branch(); }
     [[nodiscard]] bool outputs_are_private() const override { return inner_.outputs_are_private(); }
 
 private:

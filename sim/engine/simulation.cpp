@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <new>
 #include <queue>
@@ -21,6 +22,7 @@
 #include "kvsim/engine/replica.hpp"
 #include "kvsim/engine/request_totals.hpp"
 #include "kvsim/engine/token_meter.hpp"
+#include "kvsim/model/token_ids.hpp"
 
 namespace kvsim {
 namespace {
@@ -53,6 +55,7 @@ public:
           workload_(workload),
           closed_loop_(options.max_concurrency.has_value() || workload.closed_loop()),
           may_cancel_(workload.may_cancel()),
+          may_branch_(workload.may_branch()),
           tokens_(out_, options.warmup_time || options.warmup_requests || options.measured_end),
           loads_(static_cast<std::size_t>(options.replicas)),
           last_instant_(end_of_time.time_since_epoch() / options.replicas) {
@@ -187,8 +190,67 @@ private:
 
     void enter(std::size_t replica, NewRequest& request) {
         if (replicas_[replica]->queue_full()) return turn_away(request.id);
+        if (may_branch_) {
+            if (const auto family = families_.find(request.id); family != families_.end())
+                return enter_family(replica, request, family->second);
+        }
         const Slot slot = replicas_[replica]->enqueue(request, now_);
         if (may_cancel_) slots_[request.id] = slot;
+    }
+
+    // ---- several outputs of one prompt, where the engine makes a request of each (vLLM: ParentRequest; V0 from 0.6.4 on:
+    // ParallelSampleSequenceGroup). To its client they are one: from the first token of any of them to the last of all.
+    struct Family {
+        std::int64_t n = 1;
+        std::int64_t left = 1;     ///< have not left
+        std::int64_t outputs = 0;  ///< tokens of those that have
+        bool dropped = false;      ///< one of them at least
+        std::vector<Slot> slots;
+        std::vector<std::int64_t> gaps;
+    };
+
+    /// All of them join at once, so no slot is handed on from one to another.
+    void enter_family(std::size_t replica, const NewRequest& request, Family& family) {
+        const bool v0 = options_.engine.batching == "vllm-v0";
+        const std::string name = request.tie_id.empty() ? std::to_string(request.id) : request.tie_id;
+        for (std::int64_t k = 0; k < family.n; ++k) {
+            NewRequest child = request;
+            // They share the prompt, and nothing they generate. Priority ties go by the names the engine gives them.
+            if (child.content.empty()) child.content.push_back({own_prompt_base(request.id), request.prompt});
+            child.output_base = branch_output_base(request.output_base, k, request.max_tokens);
+            child.tie_id = v0 ? name + "_parallel_sample_" + std::to_string(k) : std::to_string(k) + "_" + name;
+            family.slots.push_back(replicas_[replica]->enqueue(child, now_));
+        }
+        if (may_cancel_) slots_[request.id] = family.slots.front();
+    }
+
+    /// Null: an ordinary request.
+    [[nodiscard]] Family* family_of(RequestId id) {
+        if (!may_branch_) return nullptr;
+        const auto found = families_.find(id);
+        return found == families_.end() ? nullptr : &found->second;
+    }
+
+    /// One of them has left; true: it was the last, and `outputs` becomes the sum.
+    bool last_of(Family& family, std::int64_t& outputs) {
+        family.outputs += outputs;
+        if (--family.left > 0) return false;
+        outputs = family.outputs;
+        return true;
+    }
+
+    Aborted abort(RequestId id, std::size_t replica) {
+        const Family* const family = family_of(id);
+        if (family == nullptr) return replicas_[replica]->abort(slots_[id], now_);
+        Aborted all{family->outputs, 0};
+        for (const Slot slot : family->slots) {
+            if (!replicas_[replica]->holds(slot, id)) continue;
+            const Aborted work = replicas_[replica]->abort(slot, now_);
+            all.outputs += work.outputs;
+            all.scheduled += work.scheduled;
+        }
+        families_.erase(id);
+        return all;
     }
 
     /// Those before the end of the step in progress, which is the only replica's; whether there were any.
@@ -306,6 +368,8 @@ private:
             record.queue = unscheduled - tokenizer;
             front += tokenizer;
         }
+        const bool forks = options_.engine.batching == "vllm-v0" && options_.engine.v0.release == VllmV0Args::Release::v0_6_3;
+        if (may_branch_ && arrival_.n > 1) branch(id, forks);
         const bool at_once = front <= SimDuration::zero() && joining_.empty();
         Joining& joining = at_once ? at_once_ : joining_.push_back();
         joining.at = now_ + front;
@@ -321,12 +385,26 @@ private:
         request.content.swap(arrival_.prompt);
         request.output_base = arrival_.output_base;
         request.measured = record.measured;
+        request.sequences = forks ? arrival_.n : 1;
         if (at_once) {
             enter(target, request);
         } else {
             ++loads_[target].requests;
             loads_[target].tokens += request.prompt + request.max_tokens - 1;
         }
+    }
+
+    void branch(RequestId id, bool forks) {
+        if (options_.engine.batching == "sglang") {
+            throw UserError(
+                "request " + (arrival_.external_id.empty() ? std::to_string(id) : arrival_.external_id) + " asks for " +
+                std::to_string(arrival_.n) +
+                " outputs: SGLang first runs such a prompt alone to cache it and then sends it n times, which preset "
+                "sglang does not do; presets vllm-v1 and vllm-v0 do what their engines do");
+        }
+        if (forks) return;
+        Family& family = families_[id];
+        family.n = family.left = arrival_.n;
     }
 
     /// What the tokenizer delays a request that arrives now, its queue and its own time.
@@ -460,9 +538,10 @@ private:
             RequestRecord& record = out_.requests[due.id];
             Aborted work;
             if (slots_[due.id] != no_slot) {
-                work = replicas_[record.replica]->abort(slots_[due.id], now_);
+                work = abort(due.id, record.replica);
             } else {
                 leave_front_end(due.id);
+                if (may_branch_) families_.erase(due.id);
             }
             record.output_tokens = static_cast<std::int32_t>(work.outputs);
             --in_system_;
@@ -558,11 +637,12 @@ private:
             return;
         }
         RequestRecord& record = this->record(id);
+        c.hit_tokens_first += hit;
+        c.prompt_tokens_first += tokens;
+        if (record.queue > unscheduled) return;  // the first of several outputs counts
         const SimDuration tokenizer = unscheduled - record.queue;
         record.queue = now - sent(id) - options_.api - tokenizer;
         record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
-        c.hit_tokens_first += hit;
-        c.prompt_tokens_first += tokens;
     }
     void on_recompute(RequestId id, std::int64_t tokens) override {
         record(id).recomputed_tokens += static_cast<std::int32_t>(tokens);
@@ -571,29 +651,44 @@ private:
         if (record(id).preemptions++ == 0) ++out_.counters.preempted_requests;
     }
     void on_first_token(RequestId id, SimTime now) override {
-        record(id).ttft = now - record(id).arrival;
+        if (record(id).ttft.count() < 0) record(id).ttft = now - record(id).arrival;
         tokens_.add(1, now);
     }
     void on_sibling_tokens(std::int64_t count, SimTime now) override { tokens_.add(count, now); }
     void on_dropped(RequestId id, const Aborted& work, SimTime now) override {
+        std::int64_t outputs = work.outputs;
+        if (Family* const family = family_of(id)) {
+            family->dropped = true;
+            if (!last_of(*family, outputs)) return;
+            families_.erase(id);
+        }
+        fail(id, outputs, now);
+    }
+    void fail(RequestId id, std::int64_t outputs, SimTime now) {
         RequestRecord& record = this->record(id);
-        record.output_tokens = static_cast<std::int32_t>(work.outputs);
+        record.output_tokens = static_cast<std::int32_t>(outputs);
         record.finish = FinishReason::failed;
         --in_system_;
         if (out_.counters.dropped++ == 0) {
             out_.warnings.push_back("request " + std::to_string(id) + " was given up by the engine after " +
-                                    std::to_string(work.outputs) +
+                                    std::to_string(outputs) +
                                     " output tokens: with them it is longer than what the engine can ever schedule; later ones "
                                     "are only counted");
         }
         out_.end = now;
         if (totals_) leave(id);
-        workload_.finished(id, now, FinishReason::failed, work.outputs);
+        workload_.finished(id, now, FinishReason::failed, outputs);
     }
     void on_next_tokens(std::int64_t count, std::int64_t measured, SimDuration gap, SimTime now) override {
         tokens_.next(count, measured, gap, now);
     }
     void on_finished(RequestId id, std::int64_t outputs, SimTime now) override {
+        if (Family* const family = family_of(id)) {
+            if (!last_of(*family, outputs)) return;
+            const bool dropped = family->dropped;
+            families_.erase(id);
+            if (dropped) return fail(id, outputs, now);
+        }
         RequestRecord& record = this->record(id);
         record.e2e = now - record.arrival;
         record.output_tokens = static_cast<std::int32_t>(outputs);
@@ -607,6 +702,11 @@ private:
     }
     void on_gaps(RequestId id, std::vector<std::int64_t>& gaps) override {
         out_.itl_p99.resize(out_.requests.size(), SimDuration(-1));
+        if (Family* const family = family_of(id)) {
+            family->gaps.insert(family->gaps.end(), gaps.begin(), gaps.end());
+            if (family->left > 1) return;
+            gaps.swap(family->gaps);
+        }
         if (!gaps.empty()) out_.itl_p99[id] = interpolated(gaps, 0.99);
     }
 
@@ -678,9 +778,10 @@ private:
             out_.end = now_;
             for (const auto& replica : replicas_) {
                 for (const auto& [id, outputs] : replica->left_over()) {
-                    record(id).output_tokens = static_cast<std::int32_t>(outputs);
+                    record(id).output_tokens += static_cast<std::int32_t>(outputs);
                 }
             }
+            for (const auto& [id, family] : families_) record(id).output_tokens += static_cast<std::int32_t>(family.outputs);
         }
         if (options_.itl_per_request) out_.itl_p99.resize(out_.requests.size(), SimDuration(-1));
         if (next_mark_ != never) {  // the last window includes its end
@@ -754,6 +855,7 @@ private:
     Workload& workload_;
     bool closed_loop_;
     bool may_cancel_;
+    bool may_branch_;
     Outcome out_;
     TokenMeter tokens_;
     std::vector<std::unique_ptr<ReplicaType>> replicas_;
@@ -761,6 +863,7 @@ private:
     SimTime last_instant_;            // so that sums over the replicas fit as well
     Ring<Joining> joining_;           // in the front end, in order of arrival
     Joining at_once_;
+    std::map<RequestId, Family> families_;     // with may_branch_
     std::vector<Slot> slots_;                  // with may_cancel_: by request
     std::priority_queue<Deadline> deadlines_;  // those of requests that left are dropped when they come to the front
     std::shared_ptr<RequestTotals> totals_;    // null: every record is kept
@@ -784,8 +887,8 @@ private:
 };
 
 bool fast_form(const SimulationOptions& options, const StepTimeModel& step_time, const Workload& workload) {
-    const bool exact = !options.itl_per_request && !workload.may_cancel() && !step_time.needs_context_range() &&
-                       FastEngine::handles(options.engine) &&
+    const bool exact = !options.itl_per_request && !workload.may_cancel() && !workload.may_branch() &&
+                       !step_time.needs_context_range() && FastEngine::handles(options.engine) &&
                        (!options.engine.enable_prefix_caching || workload.outputs_are_private());
     KVSIM_CHECK(options.form != EngineForm::fast || exact, "the fast form was asked for where it is not exact");
     return exact && options.form != EngineForm::per_request;

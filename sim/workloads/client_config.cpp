@@ -182,6 +182,7 @@ ClientConfig with_defaults(const config::ClassConfig& own, const config::Workloa
     c.cancel = either(own.cancel, common.cancel);
     c.retry = either(own.retry, common.retry);
     if (!own.jitter) c.jitter = common.jitter;
+    if (!own.n) c.n = common.n;
     if (!own.priority) c.priority = common.priority;
     if (!own.tenant) c.tenant = common.tenant;
     if (!own.timeout.e2e && !own.timeout.ttft) c.timeout = common.timeout;
@@ -226,6 +227,7 @@ private:
         laws.requests = c.requests;
         laws.duration = c.duration;
         laws.jitter = c.jitter.value_or(SimDuration{});
+        laws.n = c.n.value_or(1);
         laws.priority = c.priority.value_or(0);
         laws.tenant = c.tenant.value_or("");
         laws.timeout = c.timeout.e2e.value_or(SimDuration{});
@@ -462,8 +464,8 @@ private:
 bool needs_clients(const config::WorkloadConfig& c) {
     const config::Value* zipf = c.prefix.find("zipf");
     return !c.classes.empty() || !c.users.is_null() || !c.sessions.is_null() || !c.documents.is_null() ||
-           !c.reasoning_tokens.is_null() || !c.cancel.is_null() || !c.retry.is_null() || c.jitter || c.priority || c.tenant ||
-           c.timeout.e2e || c.timeout.ttft || zipf;
+           !c.reasoning_tokens.is_null() || !c.cancel.is_null() || !c.retry.is_null() || c.jitter || c.n || c.priority ||
+           c.tenant || c.timeout.e2e || c.timeout.ttft || zipf;
 }
 
 std::unique_ptr<Workload> clients_of(const config::WorkloadConfig& config, std::unique_ptr<Workload> replay, std::uint64_t seed,

@@ -203,6 +203,9 @@ public:
         }
         return out;
     }
+    [[nodiscard]] bool may_branch() const override {
+        return any([](const ClientLaws& l) { return l.n > 1 || (l.replay && l.replay->may_branch()); });
+    }
     [[nodiscard]] bool may_cancel() const override {
         return any([](const ClientLaws& l) {
             return l.timeout > SimDuration::zero() || l.ttft_timeout > SimDuration::zero() || l.cancel_share > 0 ||
@@ -480,6 +483,9 @@ private:
         out.time = call.time;
         out.prompt_tokens = call.prompt_tokens;
         out.output_tokens = std::min(max_request_tokens, call.output_tokens + call.reasoning_tokens);
+        out.n = c.laws.replay && call.recorded.n > 1 ? call.recorded.n : c.laws.n;
+        // Their token ids must not run into the next request's.
+        out.output_tokens = std::min(out.output_tokens, max_request_tokens / out.n);
         out.priority = c.laws.replay && c.laws.priority == 0 ? call.recorded.priority : c.laws.priority;
         out.output_base = c.laws.replay ? call.recorded.output_base : own_output_base(id);
         out.prompt = call.prompt;

@@ -48,7 +48,7 @@ constexpr std::array<std::string_view, all_keys> key_names{"timestamp",
                                                            "prompt_tokens_count",
                                                            "output_tokens_count"};
 
-/// Where a trace must show whether it has think times and timeouts: a run prepares for them.
+/// Where a trace must show whether it has think times, timeouts and several outputs: a run prepares for them.
 constexpr std::size_t head_bytes = std::size_t{1} << 18;
 constexpr std::string_view late = " must first occur within the first 256 KiB of the trace; null will do";
 
@@ -66,10 +66,12 @@ public:
           block_size_(options.trace_block_size.value_or(format.block_size)),
           block_size_told_(options.trace_block_size.has_value()),
           paced_(head_has("\"think_ms\"")),
-          times_out_(head_has("\"timeout_ms\"")) {}
+          times_out_(head_has("\"timeout_ms\"")),
+          branches_(head_has("\"n\"")) {}
 
     [[nodiscard]] bool paced_by_completions() const override { return paced_; }
     [[nodiscard]] bool may_time_out() const override { return times_out_; }
+    [[nodiscard]] bool may_branch() const override { return branches_; }
 
 protected:
     void value(std::size_t k, TraceRow& row) override {
@@ -116,7 +118,9 @@ protected:
                 row.think = SimDuration(p.time("think_ms", "milliseconds", 6));
                 return;
             case n:
-                if (p.integer("n", 1, INT64_MAX) != 1) p.fail(mark, "'n' other than 1 is not supported by this version");
+                n_mark_ = mark;
+                row.n = p.integer("n", 1, max_branches);
+                if (row.n > 1 && !branches_) p.fail(mark, "an n above 1" + std::string(late));
                 return;
             case timeout_ms:
                 if (!times_out_) p.fail(mark, "timeout_ms" + std::string(late));
@@ -146,6 +150,8 @@ protected:
         }
         if ((seen & bit(hash_ids)) != 0) check_hash_ids(row, size);
         if (row.think && row.session_id.empty()) p.fail(think_mark_, "think_ms needs a session_id");
+        if (row.n > 1 && row.output_length > max_request_tokens / row.n)
+            p.fail(n_mark_, "n outputs of " + std::to_string(row.output_length) + " tokens are more than 2^30 - 1 tokens");
         row.block_size = size;
         if (multiplier_ != 1) {
             const double scaled = static_cast<double>(time_ns_) * multiplier_;
@@ -196,6 +202,7 @@ private:
     bool block_size_told_;  ///< by the scenario or a row: it stays
     bool paced_;
     bool times_out_;
+    bool branches_;
     std::optional<std::int64_t> first_;
     // Of the current row.
     std::int64_t time_ns_ = 0;
@@ -204,6 +211,7 @@ private:
     const char* hash_mark_ = nullptr;
     const char* think_mark_ = nullptr;
     const char* size_mark_ = nullptr;
+    const char* n_mark_ = nullptr;
 };
 
 }  // namespace

@@ -31,6 +31,7 @@ public:
     [[nodiscard]] std::optional<SimTime> next_time() override { return next_; }
     [[nodiscard]] bool closed_loop() const override { return paced_; }
     [[nodiscard]] bool may_cancel() const override { return reader_->may_time_out(); }
+    [[nodiscard]] bool may_branch() const override { return reader_->may_branch(); }
     [[nodiscard]] bool outputs_are_private() const override { return true; }
     [[nodiscard]] std::vector<std::string> notes() const override { return reader_->notes(); }
 
@@ -45,6 +46,7 @@ public:
         out.prompt_tokens = row.input_length;
         out.output_tokens = row.output_length;
         out.priority = row.priority;
+        out.n = row.n;
         out.output_base = own_output_base(id);
         out.external_id = row.request_id;
         out.request_class = row.request_class;

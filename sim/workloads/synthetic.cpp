@@ -50,6 +50,7 @@ public:
         out.prompt_tokens = prompt_table_.sample(prompt_draws_.first_u64(i));
         out.output_tokens = output_table_.sample(output_draws_.first_u64(i));
         out.priority = 0;
+        out.n = 1;
         out.output_base = own_output_base(i);
         out.prompt.clear();
         out.external_id.clear();

@@ -21,6 +21,7 @@ public:
     [[nodiscard]] TraceTimes times() const override { return inner_->times(); }
     [[nodiscard]] bool paced_by_completions() const override { return inner_->paced_by_completions(); }
     [[nodiscard]] bool may_time_out() const override { return inner_->may_time_out(); }
+    [[nodiscard]] bool may_branch() const override { return inner_->may_branch(); }
     [[nodiscard]] std::vector<std::string> unknown_keys() const override { return inner_->unknown_keys(); }
     [[nodiscard]] std::vector<std::string> notes() const override { return inner_->notes(); }
 

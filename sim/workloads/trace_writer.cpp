@@ -62,8 +62,8 @@ struct TraceWriter::Ids {
     std::vector<Content> blocks;  ///< of the current prompt
 };
 
-TraceWriter::TraceWriter(std::int64_t block_size, bool timeouts)
-    : block_size_(block_size), timeouts_(timeouts), ids_(std::make_unique<Ids>()) {
+TraceWriter::TraceWriter(std::int64_t block_size, bool timeouts, bool branches)
+    : block_size_(block_size), timeouts_(timeouts), branches_(branches), ids_(std::make_unique<Ids>()) {
     KVSIM_CHECK(block_size >= 1, "a block holds tokens");
 }
 
@@ -129,6 +129,11 @@ void TraceWriter::append(const Arrival& arrival, std::string& out) {
         out += "], \"trace_block_size\": " + std::to_string(block_size_);
     }
     append_text("request_id", arrival.external_id, out);
+    if (arrival.n > 1) {
+        out += ", \"n\": " + std::to_string(arrival.n);
+    } else if (branches_ && id == 0) {
+        out += ", \"n\": null";
+    }
     if (arrival.priority != 0) out += ", \"priority\": " + std::to_string(arrival.priority);
     append_text("class", arrival.request_class, out);
     append_text("session_id", arrival.session_id, out);

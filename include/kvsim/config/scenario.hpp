@@ -125,6 +125,7 @@ struct ClientConfig {
     Value users;             ///< a closed loop
     Value sessions;          ///< requests that build on each other
     std::optional<SimDuration> jitter;
+    std::optional<std::int64_t> n;
     std::optional<std::int64_t> priority;
     std::optional<std::string> tenant;
     TimeoutConfig timeout;

@@ -163,6 +163,14 @@ public:
             return work;
         }
     }
+    /// Whether `slot` still holds that request.
+    [[nodiscard]] bool holds(Slot slot, RequestId id) const {
+        if constexpr (fast) {
+            return false;
+        } else {
+            return engine_.request(slot).id == id;
+        }
+    }
     void keep_gaps() {
         if constexpr (!fast) engine_.keep_gaps();
     }

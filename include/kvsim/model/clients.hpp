@@ -95,6 +95,7 @@ struct ClientLaws {
     std::optional<SimDuration> duration;
     std::optional<std::int64_t> max_concurrency;
     SimDuration jitter{};
+    std::int64_t n = 1;
     std::int64_t priority = 0;
     std::string tenant;
     SimDuration timeout{};       ///< 0: none

@@ -26,6 +26,13 @@ constexpr std::uint64_t own_prompt_base(RequestId request) {
 constexpr std::uint64_t own_output_base(RequestId request) {
     return own_prompt_base(request) | (std::uint64_t{1} << 30);
 }
+/// First token of output k of a request that asks for several; output 0 starts at `base`. The ids of output_tokens >= 1 of each
+/// stay in the request's own as long as (k + 1) x output_tokens <= 2^30.
+constexpr std::uint64_t branch_output_base(std::uint64_t base, std::int64_t k, std::int64_t output_tokens) {
+    return base + static_cast<std::uint64_t>(k) * static_cast<std::uint64_t>(output_tokens);
+}
+/// The most outputs a request may ask for.
+inline constexpr std::int64_t max_branches = 10'000;
 /// First token of a shared prefix; group < max_prefix_groups.
 constexpr std::uint64_t prefix_base(std::int64_t group) {
     return (std::uint64_t{1} << 62) | (static_cast<std::uint64_t>(group) << 31);

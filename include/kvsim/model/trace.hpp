@@ -23,6 +23,7 @@ struct TraceRow {
                                           ///< nobody shares
     std::int64_t block_size = 0;          ///< tokens per hash id
     std::int64_t priority = 0;
+    std::int64_t n = 1;                  ///< outputs asked for
     std::optional<SimDuration> think;    ///< arrives so long after its session's previous request left, not before `time`
     std::optional<SimDuration> timeout;  ///< the client gives up so long after the arrival
     std::string request_id;
@@ -35,6 +36,7 @@ struct TraceRow {
     void reset() {
         hash_ids.clear();
         priority = 0;
+        n = 1;
         think.reset();
         timeout.reset();
         request_id.clear();
@@ -73,6 +75,8 @@ public:
     [[nodiscard]] virtual bool paced_by_completions() const { return false; }
     /// Rows may have `timeout`. Known before the first row.
     [[nodiscard]] virtual bool may_time_out() const { return false; }
+    /// Rows may have an `n` above 1. Known before the first row.
+    [[nodiscard]] virtual bool may_branch() const { return false; }
     /// Keys the format does not know, met so far; they are ignored.
     [[nodiscard]] virtual std::vector<std::string> unknown_keys() const { return {}; }
     /// What was left out or changed so far, with counts, a sentence each.

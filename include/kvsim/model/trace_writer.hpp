@@ -14,8 +14,9 @@ namespace kvsim {
 /// request's. So a replay finds the same prefixes on every engine whose block size is a multiple of it.
 class TraceWriter {
 public:
-    /// `block_size` in tokens, >= 1. `timeouts`: some request may have one, which the first line announces to readers.
-    explicit TraceWriter(std::int64_t block_size, bool timeouts = false);
+    /// `block_size` in tokens, >= 1. `timeouts`, `branches`: some request may have one, or several
+    /// outputs, which the first line announces to readers.
+    explicit TraceWriter(std::int64_t block_size, bool timeouts = false, bool branches = false);
     TraceWriter(const TraceWriter&) = delete;
     TraceWriter& operator=(const TraceWriter&) = delete;
     ~TraceWriter();
@@ -29,6 +30,7 @@ private:
     struct Ids;
     std::int64_t block_size_;
     bool timeouts_;
+    bool branches_;
     RequestId next_ = 0;
     std::unique_ptr<Ids> ids_;
 };

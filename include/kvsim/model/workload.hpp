@@ -34,7 +34,8 @@ enum class FinishReason : std::uint8_t { unfinished, length, stop, rejected, tim
 struct Arrival {
     SimTime time{};                  ///< intended arrival; earlier than next_time() if it waited at the client
     std::int64_t prompt_tokens = 0;  ///< >= 1
-    std::int64_t output_tokens = 0;  ///< >= 1; the engine cuts it to max_model_len - prompt_tokens
+    std::int64_t output_tokens = 0;  ///< >= 1, of each output; the engine cuts it to max_model_len - prompt_tokens
+    std::int64_t n = 1;              ///< outputs asked for, of output_tokens each, from the one prompt
     std::int64_t priority = 0;       ///< lower is more urgent
     std::uint64_t output_base = 0;   ///< id of the k-th output token is output_base + k
     std::vector<TokenRun> prompt;    ///< covers prompt_tokens; empty when the workload shares nothing and ids do not matter:
@@ -69,6 +70,8 @@ public:
     }
     /// Whether a request may have a timeout or be cancelled.
     [[nodiscard]] virtual bool may_cancel() const { return false; }
+    /// Whether a request may ask for several outputs.
+    [[nodiscard]] virtual bool may_branch() const { return false; }
     /// Whether finished() may bring arrivals forward (a closed loop).
     [[nodiscard]] virtual bool closed_loop() const { return true; }
     /// Whether no request's output tokens ever occur in another request's prompt or outputs (a preempted request looks up its

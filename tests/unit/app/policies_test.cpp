@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "kvsim/app/csv_table.hpp"
 #include "unit/app/cli.hpp"
 
 using namespace kvsim::test;
@@ -77,14 +78,46 @@ TEST_CASE("policies: table, markdown and CSV name every preset, without --preset
     CHECK(again.out == run_in(folder, {"policies", "s.yaml", "--format", "csv", "--quiet"}).out);
 }
 
-TEST_CASE("policies: what an engine refuses is told, the others are shown, and the exit code is 2") {
+TEST_CASE("policies: an engine that cannot run the scenario is a row with the reason, the others run, and the exit code is 1") {
     const TemporaryFolder folder;
     folder.write("s.yaml", scenario());
     Finished done = run_in(
         folder, {"policies", "s.yaml", "--presets", "vllm-v1,sglang", "--quiet", "--set", "engine.scheduling_policy=priority"});
-    CHECK(done.exit == 2);
+    CHECK(done.exit == 1);
     CHECK(done.out.find("vllm-v1") != std::string::npos);
+    CHECK(done.out.find("cannot run") != std::string::npos);
     CHECK(done.err.find("preset sglang has no scheduling_policy priority") != std::string::npos);
+    // The first that runs is what the others are compared with; swapping is V0's alone.
+    const std::vector<std::string> swap{"policies",  "s.yaml",
+                                        "--presets", "sglang,vllm-v0,vllm-v1",
+                                        "--set",     "engine.preemption=swap",
+                                        "--set",     "engine.num_cpu_blocks_override=100",
+                                        "--quiet",   "--format"};
+    auto as = [&swap](const char* format) {
+        std::vector<std::string> args = swap;
+        args.emplace_back(format);
+        return args;
+    };
+    done = run_in(folder, as("json"));
+    CHECK(done.exit == 1);
+    const Json all = Json::parse(done.out);
+    REQUIRE(all.at("policies").size() == 3);
+    for (const std::size_t i : {0U, 2U}) {
+        CHECK(all.at("policies")[i].at("error").get<std::string>().find("preemption") != std::string::npos);
+        CHECK_FALSE(all.at("policies")[i].contains("completed"));
+    }
+    CHECK(all.at("policies")[1].at("completed") == 120);
+    done = run_in(folder, as("csv"));
+    const kvsim::app::CsvTable table("csv", done.out);
+    REQUIRE(table.rows().size() == 3);
+    CHECK(table.text(table.rows()[0], "error").find("preemption") != std::string::npos);
+    CHECK(table.text(table.rows()[0], "completed").empty());
+    CHECK(table.text(table.rows()[1], "error").empty());
+    CHECK(table.text(table.rows()[1], "completed") == "120");
+    CHECK(run_in(folder, as("table")).out.find("TTFT - vllm-v0's (ms)") != std::string::npos);
+    done = run_in(folder, {"policies", "s.yaml", "--presets", "sglang,vllm-v1", "--set", "engine.preemption=swap"});
+    CHECK(done.exit == 2);
+    CHECK(done.out.empty());
     done = run_in(folder, {"policies", "s.yaml", "--presets", "vllm-v1,sglnag"});
     CHECK(done.exit == 2);
     CHECK(done.err.find("did you mean 'sglang'?") != std::string::npos);

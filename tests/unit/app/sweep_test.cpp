@@ -274,6 +274,95 @@ TEST_CASE("sweep: bad input costs nothing and leaves nothing") {
          "did you mean 'engine.max_num_seqs'?");
     file("base: s.yaml\nvary: {engine.max_num_seqs: [1]}\nseeds: [1]\nrepeat: 2\n", "exclude each other");
     file("base: s.yaml\nvary: {engine.max_num_seqs: [1]}\nrepeat: 0\n", "from 1 to 100000");
+    file("base: s.yaml\nvary: {engine.max_num_seqs: [1]}\nseeds: [3, 1, 3]\n", "seed 3 stands twice");
+    refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=1,2", "--set", "engine.max_num_seqs=4"}, "is set, and it varies");
+    refused({"sweep", "s.yaml", vary, "workload.arrivals={process: poisson, rate: 1/s}", "--set", "workload.arrivals.rate=2/s"},
+            "workload.arrivals.rate is set, and workload.arrivals varies");
+    refused({"sweep", "s.yaml", vary, "workload.arrivals.rate=1/s", vary, "workload.arrivals={process: poisson, rate: 1/s}"},
+            "lies inside workload.arrivals");
+    refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=1,2", "--aggregate", "--shard", "0/2"}, "not a shard");
+    refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=1", "--repeat", "2", "--set", "seed=9223372036854775807"}, "seed");
+}
+
+TEST_CASE("sweep: values with commas, quotes, apostrophes and letters beyond ASCII come back as they were given") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    const Finished run = run_in(folder, {"sweep", "s.yaml", "--quiet", "--out", "o", "--vary", R"(workload.tenant=it's,"a, b)",
+                                         "--vary", "workload.prompt_tokens={distribution: uniform, min: 5, max: 9},7"});
+    CHECK_MESSAGE(run.exit == 2, run.out);  // a stray quote, told where it is
+    const Finished good =
+        run_in(folder, {"sweep", "s.yaml", "--quiet", "--out", "o", "--vary", R"(workload.tenant=it's,"a, b",Zürich,'c,d')",
+                        "--vary", "workload.prompt_tokens={distribution: uniform, min: 5, max: 9},7"});
+    REQUIRE_MESSAGE(good.exit == 0, good.err);
+    const CsvTable t = table_of(folder.path() / "o/sweep.csv");
+    REQUIRE(t.rows().size() == 8);
+    CHECK(t.text(t.rows()[0], "workload.tenant") == "it's");
+    CHECK(t.text(t.rows()[2], "workload.tenant") == R"("a, b")");
+    CHECK(t.text(t.rows()[4], "workload.tenant") == "Zürich");
+    CHECK(t.text(t.rows()[6], "workload.tenant") == "'c,d'");
+    CHECK(t.text(t.rows()[0], "workload.prompt_tokens") == "{distribution: uniform, min: 5, max: 9}");
+    for (const CsvTable::Row& row : t.rows()) CHECK(t.text(row, "completed") == "60");
+}
+
+TEST_CASE("sweep: a key that summary.csv has too may vary, and an overlay may give what the scenario lacks") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    const Finished run =
+        run_in(folder, {"sweep", "s.yaml", "--vary", "model=meta-llama/Llama-3.1-8B-Instruct,Mistral-Nemo-Instruct-2407",
+                        "--out", "o", "--aggregate"});
+    CHECK_MESSAGE(run.exit == 0, run.err);
+    const CsvTable models = table_of(folder.path() / "o/sweep.csv");
+    CHECK(models.text(models.rows()[1], "varied.model") == "Mistral-Nemo-Instruct-2407");
+    CHECK(models.text(models.rows()[0], "model") != models.text(models.rows()[1], "model"));
+    folder.write("engine.yaml", "engine: {max_num_seqs: 8}\n");
+    folder.write("sub/times.yaml", "workload: {output_tokens: 5}\n");
+    folder.write("sub/sweep.yaml",
+                 "base: ../s.yaml\nvary: {overlay: [times.yaml, ../engine.yaml], workload.arrivals.rate: [1/s, 2/s]}\n");
+    const Finished other = run_in(folder, {"sweep", "sub/sweep.yaml", "--out", "p", "--quiet"});
+    REQUIRE_MESSAGE(other.exit == 0, other.err);
+    const CsvTable t = table_of(folder.path() / "p/sweep.csv");
+    REQUIRE(t.rows().size() == 4);
+    CHECK(t.text(t.rows()[0], "output_tokens_mean") == "5");
+    CHECK(t.text(t.rows()[2], "output_tokens_mean") != "5");
+    // The overlay is what makes the scenario whole: the other axis is tried with it.
+    const std::string text = small_scenario();
+    const std::size_t at = text.find("workload:");
+    REQUIRE(at != std::string::npos);
+    folder.write("lacking.yaml", text.substr(0, at));
+    folder.write("rest.yaml", text.substr(at));
+    const Finished made_whole = run_in(
+        folder, {"sweep", "lacking.yaml", "--vary", "engine.max_num_seqs=1,2", "--vary", "overlay=rest.yaml", "--out", "q"});
+    CHECK_MESSAGE(made_whole.exit == 0, made_whole.err);
+}
+
+TEST_CASE("sweep: a folder that cannot hold it is told, with exit code 2") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario());
+    const auto into = [&folder](const std::string& out) {
+        return run_in(folder, {"sweep", "s.yaml", "--vary", "engine.max_num_seqs=1,2", "--out", out, "--quiet", "--resume"});
+    };
+    folder.write("file", "x");
+    CHECK(into("file").exit == 2);
+    CHECK(slurp(folder.path() / "file") == "x");
+    folder.write("half/points", "x");
+    const Finished half = into("half");
+    CHECK(half.exit == 2);
+    CHECK(half.err.find("points") != std::string::npos);
+    for (const char* garbage : {"", "{", "[]", "{\"plan\": 3}", "null"}) {
+        folder.write("bad/plan.json", garbage);
+        const Finished bad = into("bad");
+        CAPTURE(garbage);
+        CHECK(bad.exit == 2);
+        CHECK(bad.err.find("not a sweep's plan") != std::string::npos);
+    }
+    // What a lost machine leaves of a row: the name without the content.
+    const Finished all = into("o");
+    REQUIRE(all.exit == 0);
+    const std::string whole = slurp(folder.path() / "o/sweep.csv");
+    fs::remove(folder.path() / "o/sweep.csv");
+    folder.write("o/points/1.csv", "");
+    CHECK(into("o").exit == 0);
+    CHECK(slurp(folder.path() / "o/sweep.csv") == whole);
 }
 
 TEST_CASE("--shard auto reads the batch system it runs under") {

@@ -141,7 +141,7 @@ TEST_CASE("Mooncake rows that are wrong are named with line and column") {
         {row("0", R"(, "hash_ids": [1 2])"), "t:1:72: error: expected ',' or ']' in hash_ids"},
         {row("0", R"(, "hash_ids": 7)"), "t:1:69: error: hash_ids must be a list, not '7'"},
         {row("0", R"(, "hash_ids": null)"), "t:1:69: error: hash_ids must be a list, not null"},
-        {row("0", R"(, "n": 2)"), "t:1:62: error: 'n' other than 1 is not supported by this version"},
+        {row("0", R"(, "n": 0)"), "t:1:62: error: n 0 is outside [1, 10000]"},
         {row("0", R"(, "think_ms": 5)"), "t:1:69: error: think_ms needs a session_id"},
         {row("0", R"(, "think_ms": -5)"), "t:1:69: error: think_ms must not be negative"},
         {row("0", R"(, "timeout_ms": "x")"), "t:1:71: error: timeout_ms must be a number of milliseconds, not text"},
