@@ -229,7 +229,8 @@ private:
             return;
         }
         if constexpr (std::is_same_v<AnyEngine, Engine>) {
-            if (options_.form == EngineForm::per_request) return;
+            // Of several replicas one may die (EngineCrash), which ends the run: the others must not be beyond that instant.
+            if (options_.form == EngineForm::per_request || replicas_.size() > 1) return;
             if (may_cancel_) horizon = std::min(horizon, next_deadline());
         }
         // Tokens are counted second by second over all replicas.

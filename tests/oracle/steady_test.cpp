@@ -96,6 +96,7 @@ Scenario scenario_of(const std::string& policy, std::uint64_t seed) {
             args.max_num_batched_tokens = std::max(args.max_num_batched_tokens, args.max_model_len);
         if (args.enable_prefix_caching && dice.percent(50)) args.enable_prefix_caching = false;
         args.watermark = dice.percent(50) ? 0.01 : 0;
+        args.num_gpu_blocks = std::max(args.num_gpu_blocks, 2 + (args.max_model_len - 1) / args.block_size);
     }
     return s;
 }
@@ -136,7 +137,6 @@ Seen compare_forms(const std::string& policy) {
             plain.form = EngineForm::per_request;
             return simulate(plain, s, r, w);
         };
-        if (std::getenv("KVSIM_ORACLE_PRINT")) MESSAGE(seed);
         const Run plain = run_without_records(scenario, one_by_one);
         const Run jumps = run_without_records(scenario, simulate);
         // A run that preempts for ever is cut where the event loop happens to look.
