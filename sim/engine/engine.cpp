@@ -261,6 +261,107 @@ std::string describe_head(const std::string& name, std::int64_t prompt, std::int
     return text;
 }
 
+// ---- many steps
+
+/// The rows as run_ahead() needs them; false: their next steps are not all alike.
+bool Engine::note_steady(std::int64_t steps) {
+    const std::int64_t block = slots_per_block_;
+    steady_.phases.assign(static_cast<std::size_t>(block), 0);
+    steady_.beyond.assign(static_cast<std::size_t>(steps), 0);
+    steady_.gaps.clear();
+    steady_.measured = 0;
+    steady_.last_token = requests_[steady_.rows.front()].last_token;
+    for (const Slot slot : steady_.rows) {
+        const LiveRequest& request = requests_[slot];
+        const std::int64_t computed = request.computed;
+        const std::int64_t final = request.final_computed();
+        const std::int64_t slots = ceil_div(computed, block) * block;
+        // A first token is told by itself, recomputed ones are counted, and one gap is told for all.
+        if (request.outputs < 1 || request.high_water != computed || request.last_token != steady_.last_token) return false;
+        if (request.reserved_slots + request.internal_slots != slots - computed || computed + steps > final) return false;
+        steady_.measured += request.measured ? 1 : 0;
+        ++steady_.phases[static_cast<std::size_t>(computed % block)];
+        const std::int64_t last_block = (final - 1) / block * block;  // taken when so many are computed
+        const std::int64_t at = last_block - computed;
+        if (at >= 0 && at < steps) steady_.beyond[static_cast<std::size_t>(at)] += last_block + block - final;
+    }
+    return true;
+}
+
+Engine::Ahead Engine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, const DecodeLine& line) {
+    constexpr std::int64_t most_steps = 4096;  // then the user's interrupt is looked for
+    Ahead passed;
+    steady_.rows.clear();
+    const Scheduler::Steady steady = scheduler_->steady_steps(steady_.rows);
+    const std::int64_t steps = std::min(steady.steps, most_steps);
+    if (steps <= 0 || steady_.rows.empty() || !note_steady(steps)) return passed;
+    const auto rows = static_cast<std::int64_t>(steady_.rows.size());
+    passed.rows = rows;
+    passed.bound = steady.bound;
+
+    Batch& newest = next != nullptr ? *next : current;
+    std::int64_t context = newest.shape.decode_context;
+    SimDuration flying = current.duration;
+    SimDuration pending = newest.duration;
+    SimTime last = steady_.last_token;
+    std::size_t phase = 0;
+    std::int64_t free = free_blocks();
+    for (; passed.steps < steps && end < horizon && scheduler_->steady_step(); ++passed.steps) {
+        // The results of the batch in progress arrive, and the next one is decided, both at `end`.
+        listener_.on_next_tokens(rows, steady_.measured, end - last, end);
+        if (keep_gaps_) steady_.gaps.push_back((end - last).count());
+        last = end;
+        const Int128 instant = end.time_since_epoch().count();
+        const std::int64_t beyond = steady_.beyond[static_cast<std::size_t>(passed.steps)];
+        const std::int64_t taken = steady_.phases[phase] * slots_per_block_;
+        passed.used_dt += instant * (free - free_blocks());
+        passed.reserved_dt += instant * (taken - beyond - rows);
+        passed.internal_dt += instant * beyond;
+        free = free_blocks();
+        phase = phase == 0 ? steady_.phases.size() - 1 : phase - 1;
+        context += rows;
+        const SimDuration price = round_step(line.base_ns + line.per_context_ns * static_cast<double>(context));
+        passed.priced += price;
+        flying = next != nullptr ? pending : price;
+        pending = price;
+        end += flying;
+    }
+    if (passed.steps == 0) return passed;
+
+    now_ = last;
+    step_ += passed.steps;
+    finished_.clear();
+    early_.clear();
+    scheduler_->pass(passed.steps, last);
+    for (const Slot slot : steady_.rows) pass(slot, passed.steps);
+    const auto move = [&passed, rows](Batch& batch, SimDuration duration) {
+        batch.step += passed.steps;
+        for (BatchRow& row : batch.rows) row.computed += passed.steps;
+        batch.preempted.clear();
+        batch.bound = passed.bound;
+        batch.shape.shortest_context += passed.steps;
+        batch.shape.longest_context += passed.steps;
+        batch.shape.decode_context += passed.steps * rows;
+        batch.transfer = {};
+        batch.duration = duration;
+    };
+    move(current, flying);
+    if (next != nullptr) move(*next, pending);
+    check_invariants();
+    return passed;
+}
+
+void Engine::pass(Slot slot, std::int64_t steps) {
+    LiveRequest& request = requests_[slot];
+    request.outputs += steps;
+    request.computed += steps;
+    request.high_water = request.computed;
+    request.scheduled += steps;
+    request.last_token = now_;
+    request.gaps.insert(request.gaps.end(), steady_.gaps.begin(), steady_.gaps.end());
+    account(request);
+}
+
 void Engine::check_invariants() const {
     KVSIM_CHECK(running_count() + waiting_count() == unfinished_, "every request runs or waits");
     KVSIM_CHECK(has_work() || used_blocks() == 0, "an empty engine holds no KV");

@@ -290,8 +290,13 @@ private:
             if (at > now_) move_clock(at);
             return;
         }
+        if constexpr (std::is_same_v<AnyEngine, Engine>) {
+            // Of several replicas one may die (EngineCrash), which ends the run: the others must not be beyond that instant.
+            if (options_.form == EngineForm::per_request || replicas_.size() > 1) return;
+            if (may_cancel_) horizon = std::min(horizon, next_deadline());
+        }
         // Tokens are counted second by second over all replicas.
-        if (started_) horizon = std::min(horizon, tokens_.end_of_second(now_));
+        if (started_ && replicas_.size() > 1) horizon = std::min(horizon, tokens_.end_of_second(now_));
         for (const auto& replica : replicas_) {
             SimTime until = horizon;
             if (closed_loop_) {  // what finishes elsewhere may bring an arrival forward

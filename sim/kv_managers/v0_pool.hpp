@@ -16,6 +16,8 @@ class V0Pool final : public KvPool {
 public:
     V0Pool(std::int64_t blocks, bool caching, VllmV0Args::Release release);
 
+    /// Unused blocks whose content can be found; they are evicted only when no other block is free.
+    [[nodiscard]] std::int64_t idle() const { return idle_; }
     /// A block for one user, evicting an idle one when the free list is empty.
     BlockId take();
     /// One user less of `block`; unused it goes to the front of the free list, or becomes idle when its content can be found.

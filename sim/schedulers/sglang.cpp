@@ -490,6 +490,62 @@ void SglangScheduler::receive(const Batch& batch, SimTime now) {
     }
 }
 
+// ---- many decode passes
+
+Scheduler::Steady SglangScheduler::steady_steps(std::vector<Slot>& rows) {
+    const std::vector<Sequence*>& running = running_.sequences;
+    const bool nobody_joins = waiting_.empty() || running_.full;
+    if (chunk_ != nullptr || last_prefill_ || !last_.sequences.empty() || running.empty() || running_.prefill_only ||
+        !nobody_joins || in_flight_ != (args_.async_scheduling ? 2U : 1U))
+        return {};
+    for (std::size_t i = 0; i < in_flight_; ++i) {
+        const std::vector<Row>& flying = passes_[(first_in_flight_ + i) % passes_.size()].rows;
+        const auto same = [](const Row& row, const Sequence* sequence) {
+            return row.sequence == sequence && row.kind == Row::Kind::decode;
+        };
+        if (!std::equal(flying.begin(), flying.end(), running.begin(), running.end(), same)) return {};
+    }
+    std::int64_t steps = INT64_MAX;
+    phases_.assign(static_cast<std::size_t>(args_.block_size), 0);
+    phase_ = 0;
+    for (const Sequence* sequence : running) {
+        if (sequence->finished || sequence->retracted || sequence->chunks_in_flight > 0) return {};
+        const LiveRequest& request = engine_.request(sequence->slot);
+        if (request.computed != sequence->kv) return {};  // its last row is a row too many
+        steps = std::min(steps, request.final_computed() - sequence->kv);
+        if (steps < 2) return {};  // cheaper as a single step
+        ++phases_[static_cast<std::size_t>(sequence->kv % args_.block_size)];
+        rows.push_back(sequence->slot);
+    }
+    return {steps, waiting_.empty() ? Bound::no_waiting : full_bound_};
+}
+
+/// As plan_decode() and take_decode_slots(): the tree gives up what they would make it give up.
+bool SglangScheduler::steady_step() {
+    const std::int64_t page = args_.block_size;
+    const std::int64_t need = page * phases_[phase_];
+    if (need > (kv_.radix() ? kv_.space() : kv_.available())) return false;  // somebody is retracted
+    kv_.make_room(need);
+    ratio_ = std::max(ratio_ - ratio_decay_, ratio_min_);
+    kv_.make_room(page * static_cast<std::int64_t>(running_.sequences.size()));
+    kv_.take(need);
+    phase_ = phase_ == 0 ? phases_.size() - 1 : phase_ - 1;
+    return true;
+}
+
+void SglangScheduler::pass(std::int64_t steps, SimTime /*now*/) {
+    for (Sequence* sequence : running_.sequences) {
+        sequence->outputs += steps;
+        sequence->kv += steps;
+        engine_.request(sequence->slot).room = sequence->kv;
+    }
+    for (std::size_t i = 0; i < in_flight_; ++i) {
+        Pass& pass = passes_[(first_in_flight_ + i) % passes_.size()];
+        pass.step += steps;
+        for (Row& row : pass.rows) row.before += steps;
+    }
+}
+
 void SglangScheduler::remove(Slot slot) {
     Sequence& sequence = *of_slot_[slot];
     of_slot_[slot] = nullptr;

@@ -115,6 +115,9 @@ public:
     void plan(Batch& batch) override;
     void receive(const Batch& batch, SimTime now) override;
     void remove(Slot slot) override;
+    Steady steady_steps(std::vector<Slot>& rows) override;
+    bool steady_step() override;
+    void pass(std::int64_t steps, SimTime now) override;
     [[nodiscard]] bool pending() const override;
     [[nodiscard]] std::vector<Slot> running() const override;
     [[nodiscard]] std::vector<Slot> waiting() const override;
@@ -193,6 +196,8 @@ private:
     std::vector<Sequence*> gone_;  // finished, perhaps still in a batch
     std::vector<Sequence*> of_slot_;
     std::uint64_t mark_ = 0;
+    std::vector<std::int64_t> phases_;  // steady_steps(): how many of the running batch have each kv mod page
+    std::size_t phase_ = 0;
 };
 
 }  // namespace kvsim

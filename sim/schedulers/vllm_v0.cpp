@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <tuple>
 
 #include "kvsim/base/units.hpp"
@@ -786,6 +787,124 @@ bool VllmV0Scheduler::process_pending(Slot slot) {
     if (!end_branch(slot, group(slot).branches.front())) return false;
     engine_.finish(slot, engine_.now());
     return true;
+}
+
+// ---- many decode steps --------------------------------------------------------------------------------------------------
+
+/// What the head of the waiting queue waits for, step after step; nothing: that may change.
+std::optional<Bound> VllmV0Scheduler::head_waits_on() {
+    steady_.head_asks = false;
+    if (waiting_.empty()) return Bound::no_waiting;
+    const bool chunking = args_.enable_chunked_prefill;
+    const auto seated = static_cast<std::int64_t>(running_.size());
+    const std::int64_t budget = args_.max_num_batched_tokens;
+    const Slot head = waiting_.front();
+    if ((!chunking && args_.scheduling_policy == QueueOrder::priority) || args_.v0.delay_factor > 0 || group(head).broken ||
+        (chunking && (args_.v0.max_num_partial_prefills > 1 || (old() && args_.enable_prefix_caching))))
+        return {};
+    if (chunking && !old() && seated >= budget) return Bound::token_budget;
+    const Branch& branch = waiting_branch(group(head));
+    if (!old() && args_.enable_prefix_caching && branch.hit == Branch::unknown) return {};
+    used_ = chunking ? seated : 0;
+    partial_ = {budget, 0};
+    const NewTokens n = new_tokens(head, Branch::State::waiting, chunking);
+    const std::int64_t need = ceil_div(tokens(head, branch), args_.block_size);
+    const std::int64_t longest = chunking ? args_.max_model_len : std::min(args_.max_model_len, budget);
+    if (n.all() > longest || gpu_.usable() - need < watermark_blocks_) return {};
+    steady_.head_asks = true;
+    steady_.head_need = need;
+    steady_.head_lacks = gpu_.free() - need < watermark_blocks_;
+    if (steady_.head_lacks) return Bound::kv_blocks;
+    if (n.uncached == 0 || used_ + n.uncached > budget) return Bound::token_budget;
+    if (seated + seats(group(head)) > args_.max_num_seqs) return Bound::seats;
+    return {};
+}
+
+Scheduler::Steady VllmV0Scheduler::steady_steps(std::vector<Slot>& rows) {
+    if (args_.v0.clock || running_.size() != decision_.rows.size() || !swapped_.empty() || !pending_.empty() ||
+        !stopped_.empty() || admitted_since_ || carried_ != SimDuration::zero())
+        return {};
+    const auto before = [this](Slot a, Slot b) { return more_urgent(a, b); };
+    if (args_.scheduling_policy == QueueOrder::priority && !std::is_sorted(running_.begin(), running_.end(), before)) return {};
+    const std::optional<Bound> bound = head_waits_on();
+    if (!bound) return {};
+    steady_.phases.resize(static_cast<std::size_t>(args_.block_size));
+    for (std::vector<std::uint32_t>& phase : steady_.phases) phase.clear();
+    steady_.phase = 0;
+    steady_.taken = 0;
+    std::int64_t steps = INT64_MAX;
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+        const Row& row = decision_.rows[i];
+        const Slot slot = running_[i];
+        const LiveRequest& request = engine_.request(slot);
+        const Group& g = group(slot);
+        if (row.slot != slot || row.id != request.id || row.prefill || !row.samples || g.sequences != 1) return {};
+        const Branch& branch = g.branches.front();
+        const std::int64_t count = tokens(slot, branch);
+        if (branch.state != Branch::State::running || !branch.decoding || branch.placed != count ||
+            branch.computed + 1 != count || request.computed != count || branch.outputs != request.outputs ||
+            branch.limit != request.max_tokens)
+            return {};
+        steps = std::min({steps, branch.limit - branch.outputs - 1, args_.max_model_len - count});
+        if (steps < 2) return {};  // cheaper as a single step
+        steady_.phases[static_cast<std::size_t>(count % args_.block_size)].push_back(static_cast<std::uint32_t>(i));
+        rows.push_back(slot);
+    }
+    return {steps, *bound};
+}
+
+/// Only who takes a block, or fills one that can be found from then on, touches the pool: in the order of the rows.
+bool VllmV0Scheduler::steady_step() {
+    const std::size_t phase = steady_.phase;
+    const std::size_t before = phase == 0 ? steady_.phases.size() - 1 : phase - 1;
+    const std::vector<std::uint32_t>& takers = steady_.phases[phase];
+    const auto taken = static_cast<std::int64_t>(takers.size());
+    const std::int64_t free = gpu_.free();
+    if (steady_.head_asks) {  // with chunks behind the rows; who fills a block with known content may give one back
+        const bool chunking = args_.enable_chunked_prefill;
+        const std::int64_t least = chunking ? free - taken : free;
+        const std::int64_t back = chunking ? static_cast<std::int64_t>(steady_.phases[before].size()) : 0;
+        const auto lacks = [this](std::int64_t blocks) { return blocks - steady_.head_need < watermark_blocks_; };
+        if (lacks(least) != steady_.head_lacks || lacks(least + back) != steady_.head_lacks) return false;
+    }
+    // Each row asks for a block even where it has room. The engine of 0.8.5 may die of an eviction: that is left to a step.
+    if (free <= taken || (!old() && free - gpu_.idle() < taken)) return false;
+    const std::vector<std::uint32_t>* movers = &takers;
+    if (args_.enable_prefix_caching && before != phase) {
+        const std::vector<std::uint32_t>& fillers = steady_.phases[before];
+        steady_.movers.clear();
+        std::merge(takers.begin(), takers.end(), fillers.begin(), fillers.end(), std::back_inserter(steady_.movers));
+        movers = &steady_.movers;
+    }
+    for (const std::uint32_t i : *movers) {
+        const Slot slot = running_[i];
+        LiveRequest& request = engine_.request(slot);
+        Branch& branch = group(slot).branches.front();
+        branch.placed = request.tokens() + steady_.taken;
+        branch.outputs = request.outputs + steady_.taken + 1;
+        append(slot);
+        request.row = -1;
+    }
+    if (args_.enable_prefix_caching) gpu_.all_computed();
+    steady_.phase = before;
+    ++steady_.taken;
+    return true;
+}
+
+void VllmV0Scheduler::pass(std::int64_t steps, SimTime now) {
+    now_ = static_cast<double>(now.time_since_epoch().count());
+    const bool full =
+        !old() && args_.enable_chunked_prefill && static_cast<std::int64_t>(running_.size()) >= args_.max_num_batched_tokens;
+    if (!full) asked_ = now_;  // else admission() does not get so far
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+        const Slot slot = running_[i];
+        Branch& branch = group(slot).branches.front();
+        branch.outputs = engine_.request(slot).outputs + steps;
+        branch.placed = tokens(slot, branch);
+        branch.computed = branch.placed - 1;
+        branch.access = now_;
+        decision_.rows[i].computed += steps;
+    }
 }
 
 // ---- reports ------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -76,6 +77,9 @@ public:
     void plan(Batch& batch) override;
     void receive(const Batch& batch, SimTime now) override;
     void remove(Slot slot) override;
+    Steady steady_steps(std::vector<Slot>& rows) override;
+    bool steady_step() override;
+    void pass(std::int64_t steps, SimTime now) override;
     [[nodiscard]] std::vector<Slot> running() const override { return {running_.begin(), running_.end()}; }
     /// The waiting queue, then the swapped ones.
     [[nodiscard]] std::vector<Slot> waiting() const override;
@@ -133,6 +137,7 @@ private:
     void run_running(Batch& batch, bool chunking);
     void swap_in_swapped(Batch& batch);
     void force_priority(Batch& batch);
+    [[nodiscard]] std::optional<Bound> head_waits_on();
     void preempt(Batch& batch, Slot slot, bool forced);
     bool preempt_for(Batch& batch, Slot slot);
     void ignore(Slot slot);
@@ -197,6 +202,18 @@ private:
     bool async_step_ = false;
     std::vector<std::pair<Slot, RequestId>> pending_;  // async: rows whose finish test is still to come
     SimDuration carried_{};                            // transfers of steps without rows
+
+    // Of steady_steps().
+    struct {
+        /// Who of the running, in order, has each number of tokens mod block_size.
+        std::vector<std::vector<std::uint32_t>> phases;
+        std::size_t phase = 0;       // of those that take a block in the next step
+        std::int64_t taken = 0;      // steps
+        bool head_asks = false;      // somebody waits, and free blocks decide what for
+        std::int64_t head_need = 0;  // blocks
+        bool head_lacks = false;
+        std::vector<std::uint32_t> movers;
+    } steady_;
 };
 
 }  // namespace kvsim

@@ -17,6 +17,7 @@
 #include "kvsim/engine/step_record.hpp"
 #include "kvsim/engine/waiting_queue.hpp"
 #include "kvsim/model/engine_args.hpp"
+#include "kvsim/model/step_time.hpp"
 
 namespace kvsim {
 
@@ -66,6 +67,17 @@ public:
 
 class Engine {
 public:
+    /// What run_ahead() passed over. The changes of held() and used_blocks() are summed, each times its instant.
+    struct Ahead {
+        std::int64_t steps = 0;
+        std::int64_t rows = 0;  ///< of each step
+        Bound bound = Bound::no_waiting;
+        SimDuration priced{};  ///< of the steps that were scheduled
+        Int128 used_dt = 0;
+        Int128 reserved_dt = 0;
+        Int128 internal_dt = 0;
+    };
+
     /// The batch policy is the one of EngineArgs::batching, which was checked.
     Engine(const EngineArgs& args, EngineListener& listener);
 
@@ -81,6 +93,10 @@ public:
     /// their time, and nobody receives their tokens (vLLM: Scheduler.finish_requests with FINISHED_ABORTED). The listener is
     /// not told.
     Aborted abort(Slot slot);
+    /// Passes over steps that end before `horizon` and only give each running request another token (Scheduler::steady_steps),
+    /// as single steps would. `next` is the scheduled successor of `current`, or null; `end` is the end of `current`, `line`
+    /// the price of a step of current's rows.
+    Ahead run_ahead(Batch& current, Batch* next, SimTime& end, SimTime horizon, const DecodeLine& line);
     /// From here on every request's gaps between tokens are kept until it leaves, for on_gaps().
     void keep_gaps() { keep_gaps_ = true; }
     /// Requests that got a token or finished in the last update(), in order.
@@ -142,6 +158,8 @@ private:
     void account(LiveRequest& request);
     void tell_next_tokens();
     void check_invariants() const;
+    bool note_steady(std::int64_t steps);
+    void pass(Slot slot, std::int64_t steps);
 
     EngineArgs args_;
     EngineListener& listener_;
@@ -165,6 +183,16 @@ private:
         std::int64_t measured = 0;
         SimDuration gap{};
     } next_tokens_;
+    // Of run_ahead(): the rows, how many have each computed mod slots_per_block(), and what the last blocks of requests, taken
+    // at a step, hold beyond their ends.
+    struct {
+        std::vector<Slot> rows;
+        std::vector<std::int64_t> phases;
+        std::vector<std::int64_t> beyond;
+        std::vector<std::int64_t> gaps;
+        std::int64_t measured = 0;
+        SimTime last_token{};
+    } steady_;
     std::unique_ptr<Scheduler> scheduler_;
 };
 

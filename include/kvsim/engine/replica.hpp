@@ -223,6 +223,8 @@ public:
                 finish_step(now);
                 start_step(now);
             }
+        } else {
+            if (!on_step_ && flying_ && horizon - end_ > current_->duration && !cold_.lasts(end_ - begin_)) jump(horizon);
         }
         return now;
     }
@@ -272,6 +274,33 @@ private:
         held_ = engine_.held();
         integrals_.blocks_used_peak = std::max({integrals_.blocks_used_peak, passed.used_peak, used_});
         return passed.more;
+    }
+
+    /// The same over the steps Scheduler::steady_steps() names.
+    void jump(SimTime horizon) {
+        const StepShape& shape = current_->shape;
+        const auto plain = [&shape](const StepShape& s) {
+            return s.windows.empty() && s.decode_rows == shape.sequences && s.sequences == shape.sequences &&
+                   s.sampled == shape.sequences;
+        };
+        if (!plain(shape) || (has_next_ && !plain(next_->shape))) return;
+        const DecodeLine* const line = prices_.line(shape.sequences);
+        if (!line) return;
+        const SimTime first_end = end_;
+        const Engine::Ahead passed = engine_.run_ahead(*current_, has_next_ ? next_ : nullptr, end_, horizon, *line);
+        if (passed.steps == 0) return;
+        fruitless_preemptions_ = 0;
+        set_bound(passed.bound, first_end);
+        counters_.steps += passed.steps;
+        counters_.rows += passed.steps * passed.rows;
+        counters_.tokens += passed.steps * passed.rows;
+        integrals_.stepping += passed.priced;
+        used_dt_ -= passed.used_dt;
+        reserved_dt_ -= passed.reserved_dt;
+        internal_dt_ -= passed.internal_dt;
+        used_ = engine_.used_blocks();
+        held_ = engine_.held();
+        integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_);
     }
 
     void set_bound(Bound bound, SimTime now, bool closing = false) {

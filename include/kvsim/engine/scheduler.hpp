@@ -45,6 +45,28 @@ public:
     /// flight have their tokens thrown away.
     virtual void remove(Slot slot) = 0;
 
+    // ---- many steps at once. A step is steady when all it does is to give each of `running` its next token: nobody is
+    // admitted, preempted or finishes, and every batch in flight has just those rows.
+
+    /// How many of the coming steps are steady as long as nobody arrives or leaves and steady_step() agrees; their rows in
+    /// order, and what holds those back that wait. 0: none, or the policy cannot tell. The driver has checked that each row's
+    /// KV ends where its `computed` does.
+    struct Steady {
+        std::int64_t steps = 0;
+        Bound bound = Bound::no_waiting;
+    };
+    virtual Steady steady_steps(std::vector<Slot>& rows) {
+        static_cast<void>(rows);
+        return {};
+    }
+    /// The next of them takes its KV, all as plan() does. False: it is not steady after all, and nothing has changed.
+    virtual bool steady_step() { return false; }
+    /// So many have been taken, the last at `now`: the policy's own state follows.
+    virtual void pass(std::int64_t steps, SimTime now) {
+        static_cast<void>(steps);
+        static_cast<void>(now);
+    }
+
     /// A next step has something to do although no request is unfinished.
     [[nodiscard]] virtual bool pending() const { return false; }
     /// Unfinished requests that run, and those that wait to, in the order of the step log. Every request is in one of them.

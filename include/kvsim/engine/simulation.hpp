@@ -16,7 +16,8 @@
 
 namespace kvsim {
 
-/// Both forms take the same decisions; `automatic` prefers the fast one where it is exact.
+/// All take the same decisions. `automatic` prefers the fast form where it is exact, and else passes over steady decoding at
+/// once where the batch policy can (Scheduler::steady_steps); `per_request` takes every step by itself.
 enum class EngineForm { automatic, per_request, fast };
 
 struct SimulationOptions {
