@@ -37,8 +37,8 @@ class BatchMeans {
 public:
     /// 20 batches, 10 of 20 to 39 values, none of fewer.
     explicit BatchMeans(std::int64_t values);
-    void add(std::int64_t value) {  ///< >= 0
-        sum_ += static_cast<std::uint64_t>(value);
+    void add(std::int64_t value) {
+        sum_ += value;
         if (++seen_ == end_) close();
     }
     [[nodiscard]] std::size_t batches() const { return batches_; }
@@ -52,7 +52,7 @@ public:
     [[nodiscard]] double mean() const;  ///< of all values
 
 private:
-    __extension__ using Sum = unsigned __int128;
+    __extension__ using Sum = __int128;
     void close();
     std::int64_t values_;
     std::size_t batches_;
