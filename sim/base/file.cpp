@@ -4,12 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "kvsim/base/check.hpp"
 
@@ -52,20 +52,25 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) 
     if (::fstat(file.fd, &status) != 0) fail_errno("read", path, errno);
     if (S_ISDIR(status.st_mode)) fail_errno("read", path, EISDIR);
 
-    std::string out;
+    std::size_t expected = 0;
     if (S_ISREG(status.st_mode)) {
         const auto size = static_cast<std::size_t>(status.st_size);
         if (size > max_bytes) fail("read", path, "it has more than " + std::to_string(max_bytes) + " bytes");
-        out.reserve(size);
+        expected = size;
     }
-    std::vector<char> chunk(buffer_bytes);
+    // One byte more than expected shows the end without a second buffer; what has no size, or grows, goes on.
+    std::string out(expected + 1, '\0');
+    std::size_t filled = 0;
     while (true) {
-        const ssize_t got = ::read(file.fd, chunk.data(), chunk.size());
+        if (filled == out.size()) out.resize(filled + std::max(filled, std::size_t{4096}));
+        const ssize_t got = ::read(file.fd, out.data() + filled, out.size() - filled);
         if (got < 0) fail_errno("read", path, errno);  // interrupted: the user's wish to stop
-        if (got == 0) return out;
-        out.append(chunk.data(), static_cast<std::size_t>(got));
-        if (out.size() > max_bytes) fail("read", path, "it has more than " + std::to_string(max_bytes) + " bytes");
+        if (got == 0) break;
+        filled += static_cast<std::size_t>(got);
+        if (filled > max_bytes) fail("read", path, "it has more than " + std::to_string(max_bytes) + " bytes");
     }
+    out.resize(filled);
+    return out;
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), target_(path_) {

@@ -125,61 +125,9 @@ void Engine::swapped_in(Slot slot) {
     requests_[slot].state = RequestState::running;
 }
 
-void Engine::book(Batch& batch, const BatchRow& row, std::int64_t sequences) {
-    LiveRequest& request = requests_[row.slot];
-    batch.shape.sequences += sequences;
-    if (row.tokens == 1) {
-        decode(batch, row, sequences);
-    } else {
-        prefill(batch, row);
-    }
-    const std::int64_t redone =
-        std::max<std::int64_t>(0, std::min(request.high_water, row.computed + row.tokens) - row.computed);
-    if (redone > 0) {
-        batch.recomputed_tokens += redone;
-        listener_.on_recompute(request.id, redone);
-    }
-    request.high_water = std::max(request.high_water, row.computed + row.tokens);
-    request.scheduled += row.tokens * sequences;
-    batch.shape.sampled += row.samples ? sequences : 0;
-}
-
 void Engine::prefill(Batch& batch, const BatchRow& row) {
     batch.shape.tokens += row.tokens;
     batch.chunks.push_back({row.tokens, row.computed});
-}
-
-void Engine::decode(Batch& batch, const BatchRow& row, std::int64_t sequences) {
-    const std::int64_t context = row.computed + 1;
-    batch.shape.shortest_context = batch.shape.decode_rows == 0 ? context : std::min(batch.shape.shortest_context, context);
-    batch.shape.longest_context = std::max(batch.shape.longest_context, context);
-    batch.shape.tokens += sequences;
-    batch.shape.decode_rows += sequences;
-    batch.shape.decode_context += sequences * context;
-    for (WindowContext& window : batch.windows) window.context += sequences * window.attended(context);
-}
-
-bool Engine::credit(Slot slot, SimTime now, std::int64_t sequences) {
-    LiveRequest& request = requests_[slot];
-    const bool first = request.outputs == 0;
-    request.outputs += sequences;
-    if (first) {
-        listener_.on_first_token(request.id, now);
-        if (sequences > 1) listener_.on_sibling_tokens(sequences - 1, now);
-    } else {
-        const SimDuration gap = now - request.last_token;
-        if (gap != next_tokens_.gap) {
-            now_ = now;
-            tell_next_tokens();
-            next_tokens_.gap = gap;
-        }
-        next_tokens_.count += sequences;
-        next_tokens_.measured += request.measured ? sequences : 0;
-        if (keep_gaps_) request.gaps.insert(request.gaps.end(), static_cast<std::size_t>(sequences), gap.count());
-    }
-    request.last_token = now;
-    received_.push_back(request.id);
-    return request.outputs == request.max_tokens;
 }
 
 void Engine::tell_next_tokens() {
@@ -228,14 +176,7 @@ void Engine::account(Slot slot) {
 }
 
 void Engine::account(LiveRequest& request) {
-    const HeldSlots held = request.state == RequestState::running ? scheduler_->unfilled(request) : HeldSlots{};
-    held_.reserved += held.reserved - request.reserved_slots;
-    held_.internal += held.internal - request.internal_slots;
-    request.reserved_slots = held.reserved;
-    request.internal_slots = held.internal;
-    const std::int64_t outstanding = request.final_computed() - request.computed;
-    outstanding_ += outstanding - request.outstanding;
-    request.outstanding = outstanding;
+    account(request, request.state == RequestState::running ? scheduler_->unfilled(request) : HeldSlots{});
 }
 
 std::string Engine::describe() const {

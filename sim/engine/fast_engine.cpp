@@ -172,6 +172,28 @@ void FastEngine::plan_prefilling(Batch& batch) {
     place(batch, live, n);
 }
 
+/// Whether the head of the queue, of `tokens` tokens and with `total` blocks after this step, has to wait for blocks; then it
+/// is not asked again before that can change.
+inline bool FastEngine::lacks_blocks(PrefixHit hit, std::int64_t total, std::int64_t tokens) {
+    const std::int64_t room = kv_.free() - watermark_blocks_ + hit.blocks - hit.idle;
+    const bool whole_prompt_lacks = args_.scheduler_reserve_full_isl && blocks(std::min(tokens, args_.max_model_len)) > room;
+    if (!whole_prompt_lacks && total <= room) return false;
+    // Without chunks a shorter hit may become too much for the budget.
+    if (args_.enable_chunked_prefill) blocked_budget_ = whole_prompt_lacks ? 0 : budget_;
+    return true;
+}
+
+/// After a preemption nobody is admitted, and the next step has no more blocks and no less budget than this one has left: who
+/// would be held back now is then.
+inline bool FastEngine::held_back_in_next() {
+    if (!args_.enable_chunked_prefill || budget_ <= 0) return false;
+    const Live& head = *waiting_.front();
+    const std::int64_t tokens = head.prompt + head.outputs;
+    const PrefixHit hit = kv_.lookup(head.kv, tokens);
+    const std::int64_t cached = hit.blocks * args_.block_size;
+    return lacks_blocks(hit, blocks(cached + std::min(tokens - cached, budget_)), tokens);
+}
+
 void FastEngine::plan_waiting(Batch& batch) {
     while (!waiting_.empty() && budget_ > 0) {
         if (running_count_ == args_.max_num_seqs) {
@@ -192,14 +214,9 @@ void FastEngine::plan_waiting(Batch& batch) {
             return;
         }
         n = std::min(n, budget_);
-        const std::int64_t room = kv_.free() - watermark_blocks_ + hit.blocks - hit.idle;
         const std::int64_t total = blocks(cached + n);
-        const bool whole_prompt_lacks =
-            args_.scheduler_reserve_full_isl && blocks(std::min(tokens, args_.max_model_len)) > room;
-        if (whole_prompt_lacks || total > room) {
+        if (lacks_blocks(hit, total, tokens)) {
             batch.bound = Bound::kv_blocks;
-            // Without chunks a shorter hit may become too much for the budget.
-            if (args_.enable_chunked_prefill) blocked_budget_ = whole_prompt_lacks ? 0 : budget_;
             return;
         }
         waiting_.pop_front();
@@ -259,7 +276,8 @@ inline void FastEngine::place(Batch& batch, Live& live, std::int64_t tokens) {
 inline void FastEngine::close_plan(Batch& batch) {
     batch.shape.chunks = batch.chunks;
     // Without chunks the head may turn from lacking blocks to lacking budget when blocks it would have hit are taken.
-    steady_ = prefilling_ == nullptr && batch.preempted == 0 && (args_.enable_chunked_prefill || waiting_.empty());
+    steady_ = prefilling_ == nullptr &&
+              (batch.preempted == 0 ? args_.enable_chunked_prefill || waiting_.empty() : held_back_in_next());
     if (batch.empty()) return;
     batch.number = batch_;
     scheduled_at_[static_cast<std::size_t>(batch_) & scheduled_mask_] = now_;

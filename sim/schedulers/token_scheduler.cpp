@@ -22,6 +22,15 @@ void TokenScheduler::plan(Batch& batch) {
     advance(batch);
 }
 
+HeldSlots TokenScheduler::unfilled(const LiveRequest& request) const {
+    if (!request.tables.empty()) return kv_->unfilled(request);
+    const std::int64_t slots = static_cast<std::int64_t>(request.table.size()) * args_.block_size;
+    const std::int64_t final = request.final_computed();
+    KVSIM_DCHECK(slots >= request.computed, "computed tokens have a slot");
+    return {std::max<std::int64_t>(0, std::min(slots, final) - request.computed),
+            std::max<std::int64_t>(0, slots - std::max(final, request.computed))};
+}
+
 /// The rows are final: their tokens count as computed from here on, before the model has run.
 void TokenScheduler::advance(Batch& batch) {
     for (BatchRow& row : batch.rows) {
@@ -33,7 +42,7 @@ void TokenScheduler::advance(Batch& batch) {
         row.samples = request.computed >= request.tokens() + request.in_flight;
         if (row.samples && args_.async_scheduling) ++request.in_flight;
         engine_.book(batch, row);
-        engine_.account(row.slot);
+        engine_.account(request, unfilled(request));
     }
 }
 
@@ -102,15 +111,6 @@ void TokenScheduler::remove(Slot slot) {
     } else {
         waiting_->remove(slot);  // aborted, or preempted with its last token in flight
     }
-}
-
-HeldSlots TokenScheduler::unfilled(const LiveRequest& request) const {
-    if (!request.tables.empty()) return kv_->unfilled(request);
-    const std::int64_t slots = static_cast<std::int64_t>(request.table.size()) * args_.block_size;
-    const std::int64_t final = request.final_computed();
-    KVSIM_DCHECK(slots >= request.computed, "computed tokens have a slot");
-    return {std::max<std::int64_t>(0, std::min(slots, final) - request.computed),
-            std::max<std::int64_t>(0, slots - std::max(final, request.computed))};
 }
 
 void TokenScheduler::record(const BatchRow& row, ScheduledRow& out) const {

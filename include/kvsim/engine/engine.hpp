@@ -144,6 +144,8 @@ public:
     void book(Batch& batch, const BatchRow& row, std::int64_t sequences = 1);
     /// `computed` or the blocks of the request have changed: its part of the accounts follows.
     void account(Slot slot);
+    /// The same, where the policy knows what the request holds unfilled.
+    void account(LiveRequest& request, HeldSlots held);
     /// One more token for each of `sequences` of the request, at the end of the step in update(). True: it was the last.
     bool credit(Slot slot, SimTime now, std::int64_t sequences = 1);
     /// Its last token was credited: it leaves (Scheduler::remove), in update() or in schedule().
@@ -195,6 +197,70 @@ private:
     } steady_;
     std::unique_ptr<Scheduler> scheduler_;
 };
+
+// ---- once a row
+
+inline void Engine::decode(Batch& batch, const BatchRow& row, std::int64_t sequences) {
+    const std::int64_t context = row.computed + 1;
+    batch.shape.shortest_context = batch.shape.decode_rows == 0 ? context : std::min(batch.shape.shortest_context, context);
+    batch.shape.longest_context = std::max(batch.shape.longest_context, context);
+    batch.shape.tokens += sequences;
+    batch.shape.decode_rows += sequences;
+    batch.shape.decode_context += sequences * context;
+    for (WindowContext& window : batch.windows) window.context += sequences * window.attended(context);
+}
+
+inline void Engine::book(Batch& batch, const BatchRow& row, std::int64_t sequences) {
+    LiveRequest& request = requests_[row.slot];
+    batch.shape.sequences += sequences;
+    if (row.tokens == 1) {
+        decode(batch, row, sequences);
+    } else {
+        prefill(batch, row);
+    }
+    const std::int64_t redone =
+        std::max<std::int64_t>(0, std::min(request.high_water, row.computed + row.tokens) - row.computed);
+    if (redone > 0) {
+        batch.recomputed_tokens += redone;
+        listener_.on_recompute(request.id, redone);
+    }
+    request.high_water = std::max(request.high_water, row.computed + row.tokens);
+    request.scheduled += row.tokens * sequences;
+    batch.shape.sampled += row.samples ? sequences : 0;
+}
+
+inline void Engine::account(LiveRequest& request, HeldSlots held) {
+    held_.reserved += held.reserved - request.reserved_slots;
+    held_.internal += held.internal - request.internal_slots;
+    request.reserved_slots = held.reserved;
+    request.internal_slots = held.internal;
+    const std::int64_t outstanding = request.final_computed() - request.computed;
+    outstanding_ += outstanding - request.outstanding;
+    request.outstanding = outstanding;
+}
+
+inline bool Engine::credit(Slot slot, SimTime now, std::int64_t sequences) {
+    LiveRequest& request = requests_[slot];
+    const bool first = request.outputs == 0;
+    request.outputs += sequences;
+    if (first) {
+        listener_.on_first_token(request.id, now);
+        if (sequences > 1) listener_.on_sibling_tokens(sequences - 1, now);
+    } else {
+        const SimDuration gap = now - request.last_token;
+        if (gap != next_tokens_.gap) {
+            now_ = now;
+            tell_next_tokens();
+            next_tokens_.gap = gap;
+        }
+        next_tokens_.count += sequences;
+        next_tokens_.measured += request.measured ? sequences : 0;
+        if (keep_gaps_) request.gaps.insert(request.gaps.end(), static_cast<std::size_t>(sequences), gap.count());
+    }
+    request.last_token = now;
+    received_.push_back(request.id);
+    return request.outputs == request.max_tokens;
+}
 
 /// The scheduled half of a step's record.
 void fill_scheduled(StepRecord& record, const Engine& engine, const Batch& batch);

@@ -172,6 +172,8 @@ private:
     void plan_decoders(Batch& batch);
     void take_one_by_one(Batch& batch);
     void plan_prefilling(Batch& batch);
+    [[nodiscard]] bool lacks_blocks(PrefixHit hit, std::int64_t total, std::int64_t tokens);
+    [[nodiscard]] bool held_back_in_next();
     void plan_waiting(Batch& batch);
     void place(Batch& batch, Live& live, std::int64_t tokens);
     void name_crossers();

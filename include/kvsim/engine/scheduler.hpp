@@ -100,7 +100,7 @@ public:
     [[nodiscard]] std::vector<Slot> waiting() const override { return waiting_->in_order(); }
     [[nodiscard]] std::int64_t running_count() const override { return static_cast<std::int64_t>(running_.size()); }
     [[nodiscard]] std::int64_t waiting_count() const override { return static_cast<std::int64_t>(waiting_->size()); }
-    [[nodiscard]] HeldSlots unfilled(const LiveRequest& request) const override;
+    [[nodiscard]] HeldSlots unfilled(const LiveRequest& request) const final;
     void record(const BatchRow& row, ScheduledRow& out) const override;
     [[nodiscard]] std::string describe_head() const override;
 
