@@ -54,6 +54,7 @@ public:
     [[nodiscard]] bool outputs_are_private() const override { return inner_.outputs_are_private(); }
     [[nodiscard]] std::optional<std::int64_t> size_hint() const override { return inner_.size_hint(); }
 
+    std::vector<Turn>& as_sent() { return turns_; }
     /// Each session as a whole, by the time of its first request.
     std::vector<Turn>& by_session() {
         std::sort(turns_.begin(), turns_.end(), [](const Turn& a, const Turn& b) {
@@ -114,7 +115,15 @@ int workload_command(const std::vector<std::string>& args) {
     const auto refuse = [&](const std::string& why) {
         throw UserError(file + ": error: cannot be written as a trace: " + why);
     };
-    if (const std::string why = beyond_think_times(workload); !why.empty()) refuse(why);
+    // Users who never think are a limit of concurrency, under which rows may all come at once.
+    std::optional<std::int64_t> limit = prepared.options.max_concurrency;
+    const std::optional<std::int64_t> users = never_thinking_users(workload);
+    const bool at_once = users && limit.value_or(*users) == *users;
+    if (at_once) {
+        limit = users;
+    } else if (const std::string why = beyond_think_times(workload); !why.empty()) {
+        refuse(why);
+    }
     if (!workload.closed_loop() && !workload.outputs_are_private()) refuse("its prompts repeat generated tokens");
     const std::int64_t engine_block = prepared.options.engine.block_size;
     const std::int64_t block = given->integer("trace-block-size", 1, engine_block).value_or(engine_block);
@@ -123,7 +132,7 @@ int workload_command(const std::vector<std::string>& args) {
                         std::to_string(engine_block));
 
     AtomicFile trace(*out);
-    TraceWriter writer(block, workload.may_cancel(), workload.closed_loop(), !workload.outputs_are_private());
+    TraceWriter writer(block, workload.may_cancel(), workload.closed_loop() && !at_once, !workload.outputs_are_private());
     std::string line;
     std::int64_t count = 0;
     const auto write = [&](const Arrival& arrival, const TraceTurn& turn) {
@@ -137,7 +146,10 @@ int workload_command(const std::vector<std::string>& args) {
     if (workload.closed_loop()) {
         Recorder recorder(workload);
         run_to_the_end(prepared, recorder);
-        for (const Turn& turn : recorder.by_session()) write(turn.arrival, turn.said);
+        for (Turn& turn : at_once ? recorder.as_sent() : recorder.by_session()) {
+            if (at_once) turn.said.time = SimTime{};
+            write(turn.arrival, turn.said);
+        }
     } else {
         Arrival arrival;
         while (workload.next_time()) {
@@ -149,9 +161,7 @@ int workload_command(const std::vector<std::string>& args) {
     trace.commit();
     for (const std::string& note : workload.notes()) log_warning(note);
     print(std::to_string(count) + " requests written to " + *out + "\nreplay: workload: {trace: {path: " + *out + "}" +
-          (prepared.options.max_concurrency ? ", max_concurrency: " + std::to_string(*prepared.options.max_concurrency)
-                                            : std::string()) +
-          "}\n");
+          (limit ? ", max_concurrency: " + std::to_string(*limit) : std::string()) + "}\n");
     return exit_done;
 }
 

@@ -223,6 +223,15 @@ public:
         return requests_ ? std::min(*requests_, *sum) : sum;
     }
 
+    [[nodiscard]] std::optional<std::int64_t> never_thinking_users() const {
+        if (classes_.size() != 1 || may_cancel()) return std::nullopt;
+        const ClientLaws& l = classes_.front().laws;
+        constexpr double nearly_all = 1 - 1e-12;
+        if (!l.users || l.sessions || l.retry || l.jitter > SimDuration::zero() || l.users->ramp_up > SimDuration::zero() ||
+            l.users->think_time->sample(nearly_all) > SimDuration::zero())
+            return std::nullopt;
+        return l.users->count;
+    }
     /// See beyond_think_times().
     [[nodiscard]] std::string beyond_think_times() const {
         for (const Class& c : classes_) {
@@ -233,9 +242,7 @@ public:
             if (l.users && l.sessions)
                 return of + "a user's sessions follow one another, and a think time only joins the requests of one";
             if (l.users && l.users->think_time->sample(0.5) <= SimDuration::zero())
-                return of +
-                       "users without think time have no session_id; max_concurrency without users keeps as many requests "
-                       "going";
+                return of + "users who send as soon as they have an answer have no session_id to follow";
             if (!l.sessions) continue;
             for (std::size_t s = 0; s < l.sessions->steps.size(); ++s) {
                 const StepLaw& step = l.sessions->steps[s];
@@ -650,6 +657,11 @@ std::string beyond_think_times(const Workload& workload) {
     if (!workload.closed_loop()) return {};
     if (const auto* clients = dynamic_cast<const Clients*>(&workload)) return clients->beyond_think_times();
     return "its requests depend on when others finish (a trace with think times: it can be replayed as it is)";
+}
+
+std::optional<std::int64_t> never_thinking_users(const Workload& workload) {
+    const auto* clients = dynamic_cast<const Clients*>(&workload);
+    return clients ? clients->never_thinking_users() : std::nullopt;
 }
 
 std::unique_ptr<Workload> make_clients(std::vector<ClientLaws> classes, std::optional<std::int64_t> requests) {

@@ -111,6 +111,9 @@ std::unique_ptr<Workload> make_clients(std::vector<ClientLaws> classes, std::opt
 /// Why requests of this workload that wait for others cannot be said by a session_id and a think time each; empty: they can, or
 /// none waits.
 std::string beyond_think_times(const Workload&);
+/// Of a workload that is nothing but users who never think, start together and are patient: how many they are. The same
+/// requests offered at once under such a max_concurrency are the same run.
+std::optional<std::int64_t> never_thinking_users(const Workload&);
 
 /// Whether make_synthetic() or make_replay() alone cannot do what is asked.
 bool needs_clients(const config::WorkloadConfig&);

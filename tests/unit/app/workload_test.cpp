@@ -126,6 +126,13 @@ TEST_CASE("round trip: sessions with the hits of generated blocks, thinking user
                "    - {name: c, users: {count: 3, think_time: 300ms}, prefix: {groups: 2, tokens: 200}}\n");
 }
 
+TEST_CASE("round trip: users who never think, and max_concurrency alone, with what clients share") {
+    round_trip("", "  requests: 100\n  users: {count: 5}\n" + lengths, "  max_concurrency: 5\n");
+    round_trip(", enable_prefix_caching: true",
+               "  requests: 100\n  max_concurrency: 7\n  reasoning_tokens: 20\n  documents: {count: 4, tokens: 90}\n" + lengths,
+               "  max_concurrency: 7\n");
+}
+
 TEST_CASE("sessions written under one engine follow their answers under another") {
     const TemporaryFolder folder;
     const std::string workload = small +
@@ -175,7 +182,8 @@ TEST_CASE("a session's later prompt finds the blocks it generated, by output_has
 
 TEST_CASE("requests that wait in ways a trace cannot say are refused with the reason") {
     for (const auto& [keys, what] :
-         {std::pair{"  users: {count: 3}\n", "users without think time have no session_id"},
+         {std::pair{"  users: {count: 3}\n  timeout: 3s\n", "have no session_id to follow"},
+          std::pair{"  users: {count: 3, ramp_up: 1s}\n", "have no session_id to follow"},
           std::pair{"  users: {count: 3, think_time: 1s}\n  sessions: {turns: 2}\n", "a user's sessions follow one another"},
           std::pair{"  arrivals: {process: poisson, rate: 1/s}\n  sessions: {steps: [{name: a}, {name: b, copies: 2}]}\n",
                     "copies of step 'b' are sent side by side"},
