@@ -226,6 +226,37 @@ public:
         return requests_ ? std::min(*requests_, *sum) : sum;
     }
 
+    [[nodiscard]] std::optional<std::int64_t> never_thinking_users() const {
+        if (classes_.size() != 1 || may_cancel()) return std::nullopt;
+        const ClientLaws& l = classes_.front().laws;
+        constexpr double nearly_all = 1 - 1e-12;
+        if (!l.users || l.sessions || l.retry || l.jitter > SimDuration::zero() || l.users->ramp_up > SimDuration::zero() ||
+            l.users->think_time->sample(nearly_all) > SimDuration::zero())
+            return std::nullopt;
+        return l.users->count;
+    }
+    /// See beyond_think_times().
+    [[nodiscard]] std::string beyond_think_times() const {
+        for (const Class& c : classes_) {
+            const ClientLaws& l = c.laws;
+            const std::string of = l.name.empty() ? std::string() : "class '" + l.name + "': ";
+            if (l.replay && l.replay->closed_loop()) return kvsim::beyond_think_times(*l.replay);
+            if (l.max_concurrency) return of + "a limit of its concurrency holds requests back";
+            if (l.users && l.sessions)
+                return of + "a user's sessions follow one another, and a think time only joins the requests of one";
+            if (l.users && l.users->think_time->sample(0.5) <= SimDuration::zero())
+                return of + "users who send as soon as they have an answer have no session_id to follow";
+            if (!l.sessions) continue;
+            for (std::size_t s = 0; s < l.sessions->steps.size(); ++s) {
+                const StepLaw& step = l.sessions->steps[s];
+                const bool next = s == 0 ? step.after.empty() : step.after.size() == 1 && step.after.front() + 1 == s;
+                if (step.copies) return of + "copies of step '" + step.name + "' are sent side by side";
+                if (!next) return of + "step '" + step.name + "' waits for other requests than the one before it";
+            }
+        }
+        return {};
+    }
+
 private:
     template <class Predicate>
     [[nodiscard]] bool any(Predicate&& predicate) const {
@@ -627,6 +658,17 @@ private:
 };
 
 }  // namespace
+
+std::string beyond_think_times(const Workload& workload) {
+    if (!workload.closed_loop()) return {};
+    if (const auto* clients = dynamic_cast<const Clients*>(&workload)) return clients->beyond_think_times();
+    return "its requests depend on when others finish (a trace with think times: it can be replayed as it is)";
+}
+
+std::optional<std::int64_t> never_thinking_users(const Workload& workload) {
+    const auto* clients = dynamic_cast<const Clients*>(&workload);
+    return clients ? clients->never_thinking_users() : std::nullopt;
+}
 
 std::unique_ptr<Workload> make_clients(std::vector<ClientLaws> classes, std::optional<std::int64_t> requests) {
     return std::make_unique<Clients>(std::move(classes), requests);

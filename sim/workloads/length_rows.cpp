@@ -23,6 +23,8 @@ enum Key : std::size_t {
     think_ms,
     n,
     timeout_ms,
+    output_hash_id,
+    order,
     trace_block_size,
     usual_keys,
     prompt_tokens = usual_keys,
@@ -42,6 +44,8 @@ constexpr std::array<std::string_view, all_keys> key_names{"timestamp",
                                                            "think_ms",
                                                            "n",
                                                            "timeout_ms",
+                                                           "output_hash_id",
+                                                           "order",
                                                            "trace_block_size",
                                                            "prompt_tokens",
                                                            "output_tokens",
@@ -67,11 +71,13 @@ public:
           block_size_told_(options.trace_block_size.has_value()),
           paced_(head_has("\"think_ms\"")),
           times_out_(head_has("\"timeout_ms\"")),
-          branches_(head_has("\"n\"")) {}
+          branches_(head_has("\"n\"")),
+          outputs_recur_(head_has("\"output_hash_id\"")) {}
 
     [[nodiscard]] bool paced_by_completions() const override { return paced_; }
     [[nodiscard]] bool may_time_out() const override { return times_out_; }
     [[nodiscard]] bool may_branch() const override { return branches_; }
+    [[nodiscard]] bool outputs_may_recur() const override { return outputs_recur_; }
 
 protected:
     void value(std::size_t k, TraceRow& row) override {
@@ -126,6 +132,14 @@ protected:
                 if (!times_out_) p.fail(mark, "timeout_ms" + std::string(late));
                 row.timeout = SimDuration(p.time("timeout_ms", "milliseconds", 6));
                 return;
+            case output_hash_id:
+                output_mark_ = mark;
+                if (!outputs_recur_) p.fail(mark, "output_hash_id" + std::string(late));
+                row.output_hash_id = static_cast<std::uint64_t>(p.integer("output_hash_id", 0, INT64_MAX));
+                return;
+            case order:
+                row.order = p.integer("order", 0, INT64_MAX);
+                return;
             case trace_block_size:
                 size_mark_ = mark;
                 row_block_size_ = p.integer("trace_block_size", 1, max_request_tokens);
@@ -149,6 +163,7 @@ protected:
                 p.fail(hash_mark_, "a hash id is above " + std::to_string(highest_id(size)));
         }
         if ((seen & bit(hash_ids)) != 0) check_hash_ids(row, size);
+        if (row.output_hash_id) check_output(row, size);
         if (row.think && row.session_id.empty()) p.fail(think_mark_, "think_ms needs a session_id");
         if (row.n > 1 && row.output_length > max_request_tokens / row.n)
             p.fail(n_mark_, "n outputs of " + std::to_string(row.output_length) + " tokens are more than 2^30 - 1 tokens");
@@ -186,6 +201,17 @@ private:
                                       " makes " + std::to_string(blocks));
     }
 
+    void check_output(const TraceRow& row, std::int64_t size) {
+        const std::int64_t in_block = row.input_length % size;
+        if (in_block != 0 && static_cast<std::int64_t>(row.hash_ids.size()) > row.input_length / size &&
+            row.hash_ids.back() != *row.output_hash_id)
+            parser().fail(output_mark_, "the prompt ends inside a block, so output_hash_id must be its last hash id, " +
+                                            std::to_string(row.hash_ids.back()));
+        const std::int64_t blocks = ceil_div(in_block + row.output_length, size);
+        if (static_cast<std::int64_t>(*row.output_hash_id) > highest_id(size) + 1 - blocks)
+            parser().fail(output_mark_, "a hash id of the outputs is above " + std::to_string(highest_id(size)));
+    }
+
     void one_of_each(std::uint32_t seen) {
         for (const auto& [names, what] :
              {std::pair{bit(input_length) | bit(prompt_tokens) | bit(prompt_tokens_count), input_length},
@@ -203,6 +229,7 @@ private:
     bool paced_;
     bool times_out_;
     bool branches_;
+    bool outputs_recur_;
     std::optional<std::int64_t> first_;
     // Of the current row.
     std::int64_t time_ns_ = 0;
@@ -210,6 +237,7 @@ private:
     const char* time_mark_ = nullptr;
     const char* hash_mark_ = nullptr;
     const char* think_mark_ = nullptr;
+    const char* output_mark_ = nullptr;
     const char* size_mark_ = nullptr;
     const char* n_mark_ = nullptr;
 };

@@ -32,7 +32,7 @@ public:
     [[nodiscard]] bool closed_loop() const override { return paced_; }
     [[nodiscard]] bool may_cancel() const override { return reader_->may_time_out(); }
     [[nodiscard]] bool may_branch() const override { return reader_->may_branch(); }
-    [[nodiscard]] bool outputs_are_private() const override { return true; }
+    [[nodiscard]] bool outputs_are_private() const override { return !reader_->outputs_may_recur(); }
     [[nodiscard]] std::vector<std::string> notes() const override { return reader_->notes(); }
 
     void pop(Arrival& out) override {
@@ -48,6 +48,9 @@ public:
         out.priority = row.priority;
         out.n = row.n;
         out.output_base = own_output_base(id);
+        if (row.output_hash_id)
+            out.output_base = *row.output_hash_id * static_cast<std::uint64_t>(row.block_size) +
+                              static_cast<std::uint64_t>(row.input_length % row.block_size);
         out.external_id = row.request_id;
         out.request_class = row.request_class;
         out.session_id = row.session_id;
@@ -74,8 +77,12 @@ private:
         std::int64_t time;  ///< ns, jitter and rate_scale included
         std::int64_t index;
         TraceRow row;
+        [[nodiscard]] std::int64_t order() const { return row.order.value_or(index); }
     };
-    static bool later(const Waiting& a, const Waiting& b) { return a.time != b.time ? a.time > b.time : a.index > b.index; }
+    static bool later(const Waiting& a, const Waiting& b) {
+        if (a.time != b.time) return a.time > b.time;
+        return a.order() != b.order() ? a.order() > b.order() : a.index > b.index;
+    }
 
     /// A client sends its session's rows in their order: behind one that waits for an answer the others wait too.
     struct Session {
@@ -95,8 +102,11 @@ private:
         if (have_ahead_) ahead_time_ = scaled(ahead_.time.time_since_epoch().count());
     }
 
+    /// The next row may be due with the head and stand before it.
+    [[nodiscard]] bool overtakes_ties() const { return ahead_.order && ahead_time_ == waiting_.front().time; }
+
     void fill() {
-        while (have_ahead_ && (waiting_.empty() || ahead_time_ < waiting_.front().time)) {
+        while (have_ahead_ && (waiting_.empty() || ahead_time_ < waiting_.front().time || overtakes_ties())) {
             std::int64_t time = ahead_time_;
             if (options_.jitter.count() != 0 && !ahead_.think) {
                 const double late =

@@ -22,6 +22,7 @@ public:
     [[nodiscard]] bool paced_by_completions() const override { return inner_->paced_by_completions(); }
     [[nodiscard]] bool may_time_out() const override { return inner_->may_time_out(); }
     [[nodiscard]] bool may_branch() const override { return inner_->may_branch(); }
+    [[nodiscard]] bool outputs_may_recur() const override { return inner_->outputs_may_recur(); }
     [[nodiscard]] std::vector<std::string> unknown_keys() const override { return inner_->unknown_keys(); }
     [[nodiscard]] std::vector<std::string> notes() const override { return inner_->notes(); }
 
@@ -211,6 +212,7 @@ public:
         row.output_length = std::min(row.output_length, output_);
         if (row.input_length > prompt_) {
             row.input_length = prompt_;
+            row.output_hash_id.reset();  // they no longer follow the same tokens
             if (!row.hash_ids.empty()) {
                 const auto blocks = static_cast<std::size_t>(ceil_div(prompt_, row.block_size));
                 row.hash_ids.resize(std::min(blocks, row.hash_ids.size()));

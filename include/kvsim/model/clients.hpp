@@ -109,6 +109,13 @@ struct ClientLaws {
 /// and content whatever the policy. What the only class draws without sessions is what make_synthetic() draws.
 std::unique_ptr<Workload> make_clients(std::vector<ClientLaws> classes, std::optional<std::int64_t> requests);
 
+/// Why requests of this workload that wait for others cannot be said by a session_id and a think time each; empty: they can, or
+/// none waits.
+std::string beyond_think_times(const Workload&);
+/// Of a workload that is nothing but users who never think, start together and are patient: how many they are. The same
+/// requests offered at once under such a max_concurrency are the same run.
+std::optional<std::int64_t> never_thinking_users(const Workload&);
+
 /// Whether make_synthetic() or make_replay() alone cannot do what is asked.
 bool needs_clients(const config::WorkloadConfig&);
 /// From a scenario; null after reporting. `replay`: the trace, if there is one.

@@ -26,6 +26,9 @@ struct TraceRow {
     std::int64_t n = 1;                  ///< outputs asked for
     std::optional<SimDuration> think;    ///< arrives so long after its session's previous request left, not before `time`
     std::optional<SimDuration> timeout;  ///< the client gives up so long after the arrival
+    std::optional<std::uint64_t> output_hash_id;  ///< id of the block the first output token stands in; the blocks behind it
+                                                  ///< have the ids behind it. Unset: nobody repeats the outputs
+    std::optional<std::int64_t> order;  ///< among rows due at the same time; unset: the row's number
     std::string request_id;
     std::string request_class;
     std::string session_id;
@@ -39,6 +42,8 @@ struct TraceRow {
         n = 1;
         think.reset();
         timeout.reset();
+        output_hash_id.reset();
+        order.reset();
         request_id.clear();
         request_class.clear();
         session_id.clear();
@@ -77,6 +82,8 @@ public:
     [[nodiscard]] virtual bool may_time_out() const { return false; }
     /// Rows may have an `n` above 1. Known before the first row.
     [[nodiscard]] virtual bool may_branch() const { return false; }
+    /// Rows may have `output_hash_id`: prompts may repeat outputs. Known before the first row.
+    [[nodiscard]] virtual bool outputs_may_recur() const { return false; }
     /// Keys the format does not know, met so far; they are ignored.
     [[nodiscard]] virtual std::vector<std::string> unknown_keys() const { return {}; }
     /// What was left out or changed so far, with counts, a sentence each.

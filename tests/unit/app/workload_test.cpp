@@ -43,6 +43,10 @@ const std::string lengths =
     "  prompt_tokens: {distribution: lognormal, p50: 200, p90: 800, max: 2000}\n"
     "  output_tokens: {distribution: lognormal, p50: 40, p90: 120, max: 400}\n";
 
+const std::string small =
+    "  prompt_tokens: {distribution: lognormal, p50: 90, p90: 300, max: 800}\n"
+    "  output_tokens: {distribution: lognormal, p50: 40, p90: 120, max: 400}\n";
+
 }  // namespace
 
 TEST_CASE("round trip: drawn requests, shared prefixes, concurrency, preemption") {
@@ -100,6 +104,103 @@ TEST_CASE("round trip: a replayed trace, jittered and scaled, with names and pri
     const auto path = source.write("m.jsonl", text);
     round_trip(", scheduling_policy: priority", "  rate_scale: 2\n  trace: {path: " + path.string() +
                                                     ", trace_block_size: 64, jitter: 3s, sample: 0.999, shuffle: true}\n");
+}
+
+TEST_CASE("round trip: sessions with the hits of generated blocks, thinking users, chains of tool calls") {
+    const std::string chat = "  requests: 150\n  arrivals: {process: poisson, rate: 3/s}\n" + small +
+                             "  sessions: {turns: {distribution: geometric, mean: 5, max: 20}, think_time: {distribution: "
+                             "exponential, mean: 500ms}, max_context: 3000}\n  prefix: {groups: 3, tokens: 100}\n";
+    round_trip(", enable_prefix_caching: true", chat);
+    round_trip(", enable_prefix_caching: true", chat, "", {"--trace-block-size", "8"});
+    round_trip(", enable_prefix_caching: false", chat);
+    round_trip(", enable_prefix_caching: true", chat + "  max_concurrency: 3\n", "  max_concurrency: 3\n");
+    round_trip("", "  requests: 100\n  users: {count: 20, think_time: 1s}\n" + lengths);
+    round_trip(", enable_prefix_caching: true",
+               "  requests: 100\n  arrivals: {process: poisson, rate: 2/s}\n  reasoning_tokens: 30\n  timeout: 8s\n" + small +
+                   "  sessions: {steps: [{name: plan}, {name: tool, delay: 700ms, repeat: 3}, {name: end}]}\n");
+    // Steps of one length: requests of different classes come in the same nanosecond.
+    round_trip(", enable_prefix_caching: true",
+               "  requests: 150\n  prompt_tokens: 60\n  output_tokens: 20\n  classes:\n"
+               "    - {name: b, users: {count: 9, think_time: 300ms}}\n"
+               "    - {name: a, arrivals: {process: constant, rate: 10/s}, sessions: {turns: 4, think_time: 300ms}}\n"
+               "    - {name: c, users: {count: 3, think_time: 300ms}, prefix: {groups: 2, tokens: 200}}\n");
+}
+
+TEST_CASE("round trip: users who never think, and max_concurrency alone, with what clients share") {
+    round_trip("", "  requests: 100\n  users: {count: 5}\n" + lengths, "  max_concurrency: 5\n");
+    round_trip(", enable_prefix_caching: true",
+               "  requests: 100\n  max_concurrency: 7\n  reasoning_tokens: 20\n  documents: {count: 4, tokens: 90}\n" + lengths,
+               "  max_concurrency: 7\n");
+}
+
+TEST_CASE("sessions written under one engine follow their answers under another") {
+    const TemporaryFolder folder;
+    const std::string workload = small +
+                                 "  arrivals: {process: poisson, rate: 3/s}\n  sessions: {turns: 5, count: 25, think_time: "
+                                 "{distribution: exponential, mean: 500ms}}\n";
+    folder.write("a.yaml", engine(", enable_prefix_caching: true") + "workload:\n" + workload);
+    folder.write("b.yaml", engine(", enable_prefix_caching: true") + "workload: {trace: {path: t.jsonl}}\n");
+    REQUIRE(run_in(folder, {"workload", "a.yaml", "--out", "t.jsonl"}).exit == 0);
+    std::string before;
+    for (const std::string step : {"1ms", "5ms", "40ms"}) {
+        const std::string set = "step_time.c0=" + step;
+        REQUIRE(run_in(folder, {"a.yaml", "--out", "a" + step, "--set", set, "--quiet"}).exit == 0);
+        REQUIRE(run_in(folder, {"b.yaml", "--out", "b" + step, "--set", set, "--quiet"}).exit == 0);
+        const std::string requests = slurp(folder.path() / ("a" + step) / "requests.csv");
+        CHECK(requests != before);
+        CHECK(slurp(folder.path() / ("b" + step) / "requests.csv") == requests);
+        before = requests;
+    }
+}
+
+TEST_CASE("a session's later prompt finds the blocks it generated, by output_hash_id alone") {
+    const TemporaryFolder folder;
+    // 40 + 24 tokens are 4 blocks; the last token is never computed, so 3 of them are there.
+    const std::string second =
+        "{\"timestamp\": 0, \"input_length\": 80, \"output_length\": 5, \"hash_ids\": [0, 1, 7, 8, 9], "
+        "\"session_id\": \"s\", \"think_ms\": 10}\n";
+    const auto row = [](std::string_view key) {
+        return "{\"timestamp\": 0, \"input_length\": 40, \"output_length\": 24, \"hash_ids\": [0, 1, 7], " + std::string(key) +
+               "\"trace_block_size\": 16, \"session_id\": \"s\", \"think_ms\": null}\n";
+    };
+    folder.write("b.yaml", engine(", enable_prefix_caching: true") + "workload: {trace: {path: t.jsonl}}\n");
+    for (const auto& [key, cached] : {std::pair{"\"output_hash_id\": 7, ", ",80,5,48,"}, std::pair{"", ",80,5,32,"}}) {
+        folder.write("t.jsonl", row(key) + second);
+        REQUIRE(run_in(folder, {"b.yaml", "--out", "b", "--quiet"}).exit == 0);
+        CHECK(slurp(folder.path() / "b/requests.csv").find(cached) != std::string::npos);
+    }
+    for (const auto& [key, what] : {std::pair{"\"output_hash_id\": 8, ", "so output_hash_id must be its last hash id, 7"},
+                                    std::pair{"\"output_hash_id\": -1, ", "output_hash_id -1"},
+                                    std::pair{"\"order\": -1, ", "order -1"}, std::pair{"\"order\": 1.5, ", "order"}}) {
+        folder.write("t.jsonl", row(key) + second);
+        const Finished refused = run_in(folder, {"b.yaml", "--out", "c", "--quiet"});
+        CHECK(refused.exit == 2);
+        CHECK(refused.err.find("t.jsonl:1:") != std::string::npos);
+        CHECK(refused.err.find(what) != std::string::npos);
+    }
+}
+
+TEST_CASE("requests that wait in ways a trace cannot say are refused with the reason") {
+    for (const auto& [keys, what] :
+         {std::pair{"  users: {count: 3}\n  timeout: 3s\n", "have no session_id to follow"},
+          std::pair{"  users: {count: 3, ramp_up: 1s}\n", "have no session_id to follow"},
+          std::pair{"  users: {count: 3, think_time: 1s}\n  sessions: {turns: 2}\n", "a user's sessions follow one another"},
+          std::pair{"  arrivals: {process: poisson, rate: 1/s}\n  sessions: {steps: [{name: a}, {name: b, copies: 2}]}\n",
+                    "copies of step 'b' are sent side by side"},
+          std::pair{"  arrivals: {process: poisson, rate: 1/s}\n  sessions: {steps: [{name: a}, {name: b}, {name: c, after: "
+                    "[a]}]}\n",
+                    "step 'c' waits for other requests than the one before it"},
+          std::pair{"  classes: [{name: k, max_concurrency: 2, arrivals: {process: poisson, rate: 1/s}}]\n",
+                    "class 'k': a limit of its concurrency holds requests back"}}) {
+        CAPTURE(keys);
+        const TemporaryFolder folder;
+        folder.write("a.yaml", engine("") + "workload:\n  requests: 30\n" + small + keys);
+        const Finished refused = run_in(folder, {"workload", "a.yaml", "--out", "t.jsonl"});
+        CHECK(refused.exit == 2);
+        CHECK(refused.err.find("cannot be written as a trace: ") != std::string::npos);
+        CHECK(refused.err.find(what) != std::string::npos);
+        CHECK(folder.files() == std::vector<std::string>{"a.yaml"});
+    }
 }
 
 TEST_CASE("what no trace can say is refused, and nothing is written") {
