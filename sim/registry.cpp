@@ -48,8 +48,8 @@ std::span<const Entry<MakeScheduler>> schedulers() {
     static constexpr Entry<MakeScheduler> table[] = {
         {"vllm-v1", "running requests first, prompts in chunks beside them (vLLM V1, main of 2026-05-29)", no_docs,
          make_vllm_v1_batching},
-        {"vllm-v0", "whole prompts before decodes, or chunks beside them; recompute or swap (vLLM V0, 0.8.5 and 0.6.3)", no_docs,
-         make_vllm_v0_batching},
+        {"vllm-v0", "whole prompts before decodes, or chunks beside them; recompute or swap (vLLM V0, 0.8.5 and 0.6.3)",
+         no_docs, make_vllm_v0_batching},
         {"sglang", "prompts in batches of their own before decodes, or chunks mixed with them (SGLang, main of 2026-07-13)",
          no_docs, make_sglang_batching},
     };

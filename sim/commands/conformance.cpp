@@ -12,7 +12,8 @@ int conformance_command(const std::vector<std::string>& args) {
         "conformance",
         "kvsim conformance DIR [options]",
         "Replays every NAME.in.json of DIR and compares each decision with NAME.out.jsonl. Exit code 1 when one differs.",
-        {{"engine", "ENGINE", "vllm-v1 or sglang; by default the inputs' keys tell"}, {"quiet", "", "print only what differs"}},
+        {{"engine", "ENGINE", "vllm-v1, vllm-v0 or sglang; by default the inputs' keys tell"},
+         {"quiet", "", "print only what differs"}},
         "a folder of recordings",
         1,
         1};

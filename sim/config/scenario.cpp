@@ -116,7 +116,8 @@ const Schema<EngineConfig>& engine_schema() {
         field("num_cpu_blocks_override", &EngineConfig::num_cpu_blocks_override,
               "KV blocks on the CPU, instead of deriving them from swap_space (vllm-v0)", Range{0, 1e9}),
         field("swap_bandwidth_gb_s", &EngineConfig::swap_bandwidth_gb_s,
-              "of blocks moved between GPU and CPU, 10^9 byte/s per GPU (vllm-v0; default: the GPU's pcie_gb_s)", positive),
+              "of blocks moved between GPU and CPU, 10^9 byte/s per GPU (vllm-v0; default: the GPU's pcie_gb_s)",
+              Range{0.001, 1e6}),
         field("swap_overlap", &EngineConfig::swap_overlap,
               "moved blocks overlap with the step's computation, instead of delaying it (vllm-v0)")
             .by_default("false"),
@@ -240,7 +241,8 @@ std::vector<Field<C>> client_fields() {
             "{process: ..., ...}: when requests (with sessions: sessions) arrive; required without a trace, users or "
             "max_concurrency"),
         field<C, Value>("users", &C::users, "{count: ..., think_time: ...}: a closed loop of users instead of arrivals"),
-        field<C, Value>("sessions", &C::sessions, "{turns: ..., ...}: chats or agent runs, whose requests build on each other"),
+        field<C, Value>("sessions", &C::sessions,
+                        "{turns: ..., ...}: chats or tool-calling runs, whose requests build on each other"),
         field<C, Value>("prompt_tokens", &C::prompt_tokens,
                         "{distribution: ..., ...} or an integer, in a session of each new message; required without a trace"),
         field<C, Value>("output_tokens", &C::output_tokens, "{distribution: ..., ...} or an integer; required without a trace"),
@@ -523,10 +525,39 @@ const Member* find_member(const Value& map, std::string_view key) {
     return found == map.map.end() ? nullptr : &*found;
 }
 
+struct TwoNames {
+    std::string_view vllm;
+    std::string_view sglang;
+};
+constexpr std::array engine_synonyms{
+    TwoNames{"gpu_memory_utilization", "mem_fraction_static"},
+    TwoNames{"block_size", "page_size"},
+    TwoNames{"max_num_seqs", "max_running_requests"},
+    TwoNames{"scheduling_policy", "schedule_policy"},
+    TwoNames{"max_model_len", "context_length"},
+    TwoNames{"max_num_batched_tokens", "chunked_prefill_size"},
+    TwoNames{"enable_prefix_caching", "disable_radix_cache"},
+    TwoNames{"async_scheduling", "disable_overlap_schedule"},
+};
+
+/// Of both names of one thing the later holds: `--set` and overlays stand behind the scenario's own keys.
+void drop_earlier_synonyms(Value& map, Diagnostics& diagnostics) {
+    for (const TwoNames& names : engine_synonyms) {
+        const Member* vllm = find_member(map, names.vllm);
+        const Member* sglang = find_member(map, names.sglang);
+        if (vllm == nullptr || sglang == nullptr) continue;
+        const Member* earlier = std::min(vllm, sglang);
+        diagnostics.warning(earlier->key_mark, earlier->key + " has no effect: " + std::max(vllm, sglang)->key +
+                                                   ", given later, is another name of it");
+        map.map.erase(map.map.begin() + (earlier - map.map.data()));
+    }
+}
+
 bool read_engine(Scenario& into, const Value& value, Diagnostics& diagnostics) {
     const std::size_t before = diagnostics.error_count();
     const Member* preset = find_member(value, "preset");
     Value rest = without_refused(value, "engine", engine_refused, diagnostics);
+    drop_earlier_synonyms(rest, diagnostics);
     if (preset == nullptr || !preset->value.is_scalar() || preset->value.scalar != "vllm-v0") {
         rest = without_obsolete(rest, engine_obsolete, diagnostics);
         // The other presets preempt by recomputation, so naming it changes nothing.

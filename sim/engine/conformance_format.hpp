@@ -23,8 +23,8 @@ public:
         std::int64_t preemptions = 0;
     };
     virtual ~Recording() = default;
-    /// Hands out each line of our record, the summary last.
-    virtual Totals replay(const std::function<void(const Json&)>& line) = 0;
+    /// Hands out each line of our record, the summary last, until `line` returns false. Totals are of the lines handed out.
+    virtual Totals replay(const std::function<bool(const Json&)>& line) = 0;
     /// Of a field, "rows[0].n": it depends on the engine alone. What depends on the recorder is not compared.
     [[nodiscard]] virtual bool compares(const std::string& /*field*/) const { return true; }
     std::string name;

@@ -152,7 +152,7 @@ public:
           engine_(recording.args, *this),
           scheduler_(dynamic_cast<const SglangScheduler&>(engine_.scheduler())) {}
 
-    void run(const std::function<void(const Json&)>& line) {
+    void run(const std::function<bool(const Json&)>& line) {
         const auto& requests = recording_.requests;
         const bool overlap = recording_.args.async_scheduling;
         std::size_t next = 0;
@@ -178,11 +178,12 @@ public:
             } catch (const EngineCrash& crash) {
                 end = "crash";
                 error = crash.what();
-                line({{"step", step},
-                      {"kind", "crash"},
-                      {"error", error},
-                      {"retracted", names(current_.preempted)},
-                      {"aborted", Json::array()}});
+                const bool same = line({{"step", step},
+                                        {"kind", "crash"},
+                                        {"error", error},
+                                        {"retracted", names(current_.preempted)},
+                                        {"aborted", Json::array()}});
+                if (!same) return;
                 retractions_ += static_cast<std::int64_t>(current_.preempted.size());
                 break;
             }
@@ -197,8 +198,8 @@ public:
             const bool nothing = current_.rows.empty() && done == nullptr;
             idle_in_a_row = nothing ? idle_in_a_row + 1 : 0;
             idle_since_arrival = nothing ? idle_since_arrival + 1 : 0;
-            if (idle_in_a_row <= 1) line(record);
             count(record);
+            if (idle_in_a_row <= 1 && !line(record)) return;
             std::swap(previous_, current_);
             previous_step_ = step++;
 
@@ -322,7 +323,7 @@ private:
 class SglangRecording final : public Recording {
 public:
     explicit SglangRecording(Input input) : input_(std::move(input)) {}
-    Totals replay(const std::function<void(const Json&)>& line) override {
+    Totals replay(const std::function<bool(const Json&)>& line) override {
         PassDriver driver(input_);
         driver.run(line);
         return {driver.steps(), driver.retractions()};

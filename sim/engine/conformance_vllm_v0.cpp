@@ -172,7 +172,7 @@ public:
         v0_ = scheduler;
     }
 
-    void run(const std::function<void(const Json&)>& line) {
+    void run(const std::function<bool(const Json&)>& line) {
         const auto& requests = input_.requests;
         std::size_t next = 0;
         std::int64_t step = 0;
@@ -204,10 +204,10 @@ public:
             const bool nothing = v0_->decision().nothing();
             engine_.update(batch_, SimTime{});
             updated(record);
-            line(record);
             clock_.now += input_.clock_base + input_.clock_per_token * static_cast<double>(v0_->decision().total);
             ++steps_;
             last_step_ = step++;
+            if (!line(record)) return;
             if (engine_.unfinished() == 0) continue;
             if (nothing && engine_.finished().empty() && next == requests.size() && input_.args.v0.delay_factor == 0)
                 end = "stalled";
@@ -352,7 +352,7 @@ public:
     [[nodiscard]] bool compares(const std::string& field) const override {
         return field != "in_b" && field != "out_b" && field != "copy_b" && field != "error";
     }
-    Totals replay(const std::function<void(const Json&)>& line) override {
+    Totals replay(const std::function<bool(const Json&)>& line) override {
         StepDriver driver(input_);
         driver.run(line);
         return {driver.steps(), driver.preemptions()};

@@ -153,7 +153,7 @@ class StepDriver final : private EngineListener {
 public:
     explicit StepDriver(const Input& recording) : recording_(recording), form_(recording.args, *this) {}
 
-    void run(const std::function<void(const Json&)>& line) {
+    void run(const std::function<bool(const Json&)>& line) {
         const bool async = recording_.args.async_scheduling;
         const auto& requests = recording_.requests;
         std::size_t next = 0;
@@ -187,7 +187,6 @@ public:
                 record.finished = engine_.finished();
             }
             form_.record_updated(record);
-            line(to_json(record));
             std::swap(previous_, current_);
             in_flight = true;
 
@@ -196,6 +195,7 @@ public:
             preemptions_ += static_cast<std::int64_t>(record.preempted.size());
             finished_ += static_cast<std::int64_t>(record.finished.size());
             scheduled_ += record.total_tokens;
+            if (!line(to_json(record))) return;
             if (engine_.unfinished() == 0) continue;
             if (idle && next == requests.size()) end = "stalled";
             if (steps_ == recording_.max_steps) end = "max_steps";
@@ -273,19 +273,19 @@ private:
 class VllmV1Recording final : public Recording {
 public:
     explicit VllmV1Recording(Input input) : input_(std::move(input)) {}
-    Totals replay(const std::function<void(const Json&)>& line) override {
+    Totals replay(const std::function<bool(const Json&)>& line) override {
         std::vector<Json> lines;
         StepDriver<PerRequestForm> driver(input_);
         driver.run([&](const Json& json) {
-            line(json);
             lines.push_back(json);
+            return line(json);
         });
         if (fast_form_handles(input_)) {
             std::size_t at = 0;
             StepDriver<FastForm> fast(input_);
             fast.run([&](const Json& json) {
                 KVSIM_CHECK(at < lines.size() && json == lines[at], "both forms of the engine take the same decisions");
-                ++at;
+                return ++at < lines.size();
             });
         }
         return {driver.steps(), driver.preemptions()};

@@ -1,5 +1,5 @@
 #pragma once
-// Helpers shared by the arrival processes.
+// Shared by the arrival processes.
 
 #include <string>
 

@@ -81,7 +81,7 @@ const config::Schema<SessionConfig>& session_schema() {
               "requests of a chat, each prompt containing all before it and its answers: an integer or a length distribution"),
         field("think_time", &P::think_time, "duration or {distribution: ..., ...}: from an answer to the next turn")
             .by_default("0s"),
-        config::custom<P>("steps", "list of maps", "an agent run instead of turns: requests that depend on each other",
+        config::custom<P>("steps", "list of maps", "a tool-calling run instead of turns: requests that depend on each other",
                           [](P& into, const Value& value, Diagnostics& d) {
                               return config::decode(value, into.steps, "steps", config::any, d);
                           }),
@@ -110,9 +110,10 @@ const config::Schema<StepConfig>& step_schema() {
             [](P& into, const Value& value, Diagnostics& d) {
                 return config::decode(value, into.after, "after", config::any, d);
             }),
-        field("context", &P::context,
-              "the earlier step whose conversation it continues, or none: a conversation of its own (sub-agent) (default: the "
-              "first of after)"),
+        field(
+            "context", &P::context,
+            "the earlier step whose conversation it continues, or none: a conversation of its own (a side task) (default: the "
+            "first of after)"),
         field("prompt_tokens", &P::prompt_tokens, "new tokens of its prompt, e.g. a tool's result (default: the class's)"),
         field("output_tokens", &P::output_tokens, "its answer (default: the class's)"),
         field("reasoning_tokens", &P::reasoning_tokens, "thinking before the answer (default: the class's)"),
@@ -121,7 +122,7 @@ const config::Schema<StepConfig>& step_schema() {
             .by_default("0s"),
         field("repeat", &P::repeat, "how often, each continuing the one before: an integer or a length distribution")
             .by_default("1"),
-        field("copies", &P::copies, "how many side by side (sub-agents): an integer or a length distribution").by_default("1")};
+        field("copies", &P::copies, "how many side by side (side tasks): an integer or a length distribution").by_default("1")};
     return table;
 }
 
@@ -348,7 +349,7 @@ private:
         laws.sessions->count = p.count;
         laws.sessions->max_context = p.max_context;
         if (p.turns.is_null() == p.steps.is_null()) {
-            error(c.sessions.mark, "sessions need either turns (a chat) or steps (an agent run)");
+            error(c.sessions.mark, "sessions need either turns (a chat) or steps (a tool-calling run)");
             return;
         }
         if (!p.turns.is_null()) {

@@ -1,5 +1,5 @@
 #pragma once
-// Helpers shared by the length laws.
+// Shared by the length laws.
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 #pragma once
-// Small text helpers shared by messages and writers. No locale is ever consulted.
+// Small text functions shared by messages and writers. No locale is ever consulted.
 
 #include <cstddef>
 #include <span>

@@ -1,6 +1,6 @@
 #pragma once
-// Clients that do more than send independent requests: mixes of classes, closed loops of users, sessions (chats, agent runs),
-// shared documents, patience and retries.
+// Clients that do more than send independent requests: mixes of classes, closed loops of users, sessions (chats, tool-calling
+// runs), shared documents, patience and retries.
 
 #include <cstdint>
 #include <memory>
@@ -52,7 +52,7 @@ struct StepLaw {
     std::unique_ptr<LengthLaw> reasoning_tokens;  ///< null: none
     std::unique_ptr<TimeLaw> delay;               ///< from the last answer it waits for to sending (tool, reading)
     std::unique_ptr<LengthLaw> repeat;            ///< how often, each continuing the one before; null: once
-    std::unique_ptr<LengthLaw> copies;            ///< how many side by side (sub-agents); null: one
+    std::unique_ptr<LengthLaw> copies;            ///< how many side by side (side tasks); null: one
 };
 
 struct SessionLaw {

@@ -370,3 +370,21 @@ TEST_CASE("--set overlays count: values, errors and hash") {
           "--set engine.max_num_seqs=0:1:21: error: max_num_seqs must be at least 1, got 0\nengine.max_num_seqs=0\n" +
               std::string(20, ' ') + "^");
 }
+
+TEST_CASE("engine: of vLLM's and SGLang's name of one thing the later holds, and the other is told to have no effect") {
+    const Reading vllm_last = read_text(workload + "engine: {preset: sglang, page_size: 1, block_size: 32}\n");
+    CHECK(vllm_last.complaints.empty());
+    CHECK(vllm_last.scenario.engine.block_size == 32);
+    REQUIRE(vllm_last.warnings.size() == 1);
+    CHECK(vllm_last.warnings[0].find("page_size has no effect") != std::string::npos);
+    const Reading sglang_last =
+        read_text(workload + "engine: {preset: sglang, enable_prefix_caching: true, disable_radix_cache: true}\n");
+    CHECK(sglang_last.complaints.empty());
+    CHECK(sglang_last.scenario.engine.enable_prefix_caching == false);
+}
+
+TEST_CASE("engine.swap_bandwidth_gb_s: nothing so slow that a step would outlast simulated time") {
+    CHECK(section_complaints("engine: {preset: vllm-v0, swap_bandwidth_gb_s: 1e-300}\n").find("at least 0.001") !=
+          std::string::npos);
+    CHECK(section_complaints("engine: {preset: vllm-v0, swap_bandwidth_gb_s: 0.001}\n").empty());
+}

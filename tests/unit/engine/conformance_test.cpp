@@ -219,7 +219,7 @@ TEST_CASE("conformance: the program exits 0, 1 for a difference, 2 for a malform
     CHECK_FALSE(copy.difference().empty());
     done = program();
     CHECK(done.exit == 1);
-    CHECK(done.out == "h01_single: DIFFERENT: step 3, free: expected 5, got 96\n0 of 1 recordings the same, 6 steps\n");
+    CHECK(done.out == "h01_single: DIFFERENT: step 3, free: expected 5, got 96\n0 of 1 recordings the same, 4 steps\n");
 
     copy.folder().write("h01_single.out.jsonl", "{\"step\":0,\n");
     done = program();
@@ -272,6 +272,8 @@ TEST_CASE("conformance: malformed inputs are refused with the file's name, never
     changed("/config/enable_prefix_caching", "yes");
     changed("/config/max_total_num_tokens", 100);
     changed("/config/num_cpu_blocks", 100);
+    changed("/max_steps", 0);
+    changed("/max_steps", "many");
     changed("/requests", 3);
     changed("/requests/0", 3);
     changed("/requests/0/id", 3);
@@ -299,4 +301,17 @@ TEST_CASE("conformance: malformed inputs are refused with the file's name, never
         folder.write("x.out.jsonl", text);
         CHECK_FALSE(replay(path, "").same);
     }
+}
+
+TEST_CASE("conformance: a replay ends at its first difference, also where the engine itself would go on for ever") {
+    const TemporaryFolder folder;
+    Json input = Json::parse(slurp(recordings / "h13b_outgrows_noreserve.in.json"));
+    const std::string expected = slurp(recordings / "h13b_outgrows_noreserve.out.jsonl");
+    input.erase("max_steps");
+    const fs::path path = folder.write("x.in.json", input.dump());
+    folder.write("x.out.jsonl", expected);
+    const ConformanceResult result = replay(path, "");
+    CHECK_FALSE(result.same);
+    CHECK(result.steps == 61);
+    CHECK(result.difference.rfind("step 60, ", 0) == 0);
 }
