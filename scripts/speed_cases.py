@@ -84,6 +84,10 @@ CASES = [
     Case("step_log", "the same, written (--steps /dev/null)", [rate(40)], ["--steps", "/dev/null"], requests=100_000,
          counted=10_000),
     Case("one_by_one", "the per-request form", [rate(40), PER_REQUEST], requests=100_000, counted=10_000),
+    Case("sglang", "preset sglang, outputs 20x longer", ["engine.preset=sglang", LONG_OUTPUTS, rate(0.9)], requests=20_000,
+         counted=10_000),
+    Case("vllm_v0", "preset vllm-v0, outputs 20x longer", ["engine.preset=vllm-v0", LONG_OUTPUTS, rate(0.9)], requests=20_000,
+         counted=10_000),
 ]
 BY_NAME = {case.name: case for case in CASES}
 

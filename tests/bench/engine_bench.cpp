@@ -36,6 +36,23 @@ void decode_step(benchmark::State& state, EngineForm form) {
 BENCHMARK_CAPTURE(decode_step, together, EngineForm::fast)->Arg(8)->Arg(1024)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(decode_step, one_by_one, EngineForm::per_request)->Arg(8)->Unit(benchmark::kMillisecond);
 
+/// The per-request engine of another preset, outputs of 3,000 tokens in the middle, 64 requests in the system; items are rows.
+void other_preset(benchmark::State& state, const char* preset, EngineForm form) {
+    const std::vector<std::string> sets{std::string("engine.preset=") + preset,
+                                        "engine.enable_prefix_caching=false",
+                                        "workload.requests=1000",
+                                        "workload.max_concurrency=64",
+                                        "workload.arrivals={process: all_at_once}",
+                                        "workload.output_tokens={distribution: lognormal, p50: 3000, p90: 7600}"};
+    std::int64_t rows = 0;
+    for (auto _ : state) rows += run(state, sets, form).rows;
+    state.SetItemsProcessed(rows);
+}
+BENCHMARK_CAPTURE(other_preset, sglang, "sglang", EngineForm::automatic)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(other_preset, sglang_one_by_one, "sglang", EngineForm::per_request)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(other_preset, vllm_v0, "vllm-v0", EngineForm::automatic)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(other_preset, vllm_v0_one_by_one, "vllm-v0", EngineForm::per_request)->Unit(benchmark::kMillisecond);
+
 /// Block ids kept and every step recorded, as for a step log that nobody writes; items are requests.
 void identities(benchmark::State& state) {
     std::int64_t requests = 0;
