@@ -106,7 +106,7 @@ private:
             // While a step is in flight a request can do no more than join the queue, so its arrival takes no turn of the loop.
             for (int i = 0; one && i < most_in_a_row && take_arrivals_in_flight(); ++i) run_ahead();
             if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
-            if ((++events_ & 255) == 0) look_around();
+            if ((++events_ & 255) == 0 || stuck()) look_around();
             if (livelocked_) break;
         }
     }
@@ -771,6 +771,12 @@ private:
     }
 
     /// Now and then: progress, and whether the run can end at all.
+    /// At one instant for ever: no event may follow after which to look around.
+    [[nodiscard]] bool stuck() const {
+        if constexpr (std::is_same_v<AnyEngine, FastEngine>) return false;
+        return std::any_of(replicas_.begin(), replicas_.end(), [](const auto& replica) { return replica->livelocked(); });
+    }
+
     void look_around() {
         if (options_.on_progress && (events_ & 4095) == 0) options_.on_progress(out_, now_);
         for (const auto& replica : replicas_) livelocked_ = livelocked_ || replica->livelocked();

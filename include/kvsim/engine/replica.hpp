@@ -370,7 +370,9 @@ private:
             } else if (current_->empty() && record_open_) {
                 close_record(current_->step, now);
             }
-        } while (current_->empty() && again(*current_));
+            // Passes of an engine that moves requests to and fro without ever running one count as its preemptions do.
+            if (current_->empty() && again(*current_) && preempted(*current_) == 0) ++fruitless_preemptions_;
+        } while (current_->empty() && again(*current_) && !livelocked());
         if (current_->empty()) {
             set_bound(Bound::no_waiting, now);  // idle
         } else {
