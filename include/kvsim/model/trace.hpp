@@ -28,7 +28,7 @@ struct TraceRow {
     std::optional<SimDuration> timeout;  ///< the client gives up so long after the arrival
     std::optional<std::uint64_t> output_hash_id;  ///< id of the block the first output token stands in; the blocks behind it
                                                   ///< have the ids behind it. Unset: nobody repeats the outputs
-    std::optional<std::int64_t> order;  ///< among rows due at the same time; unset: the row's number
+    std::optional<std::int64_t> order;            ///< among rows due at the same time; unset: the row's number
     std::string request_id;
     std::string request_class;
     std::string session_id;
