@@ -247,7 +247,7 @@ void SweepFolder::finish(const std::vector<std::int64_t>& rows) const {
     }
     std::error_code ignored;
     for (const std::int64_t row : rows) fs::remove(point_file(row), ignored);
-    if (shard_.count == 1) fs::remove(folder_ / "points", ignored);
+    if (shard_.count == 1) fs::remove_all(folder_ / "points", ignored);  // a killed process left half a file, perhaps
 }
 
 std::int64_t merge_sweeps(const std::vector<fs::path>& folders, const fs::path& out) {

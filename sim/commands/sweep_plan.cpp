@@ -131,7 +131,9 @@ public:
                 diagnostics.unknown(member.key_mark, "key", member.key, known);
         }
         const Value* base = root.find("base");
-        if (!base->is_scalar() || base->scalar.empty()) {
+        if (base == nullptr) {
+            diagnostics.error(root.mark, "a sweep file needs `base`, the scenario's path");
+        } else if (!base->is_scalar() || base->scalar.empty()) {
             diagnostics.error(base->mark, "base must be a scenario's path");
         } else {
             plan.scenario = folder_ / base->scalar;
@@ -445,7 +447,12 @@ SweepPlan plan_sweep(const SweepRequest& request) {
     diagnostics.throw_if_errors();
     std::vector<Exclusion> exclusions;
     std::optional<std::int64_t> repeat = request.repeat;
-    if (root.find("base") != nullptr) {
+    // No scenario has any of these keys.
+    const auto is_sweep_file = [&root] {
+        constexpr std::array<std::string_view, 4> telling{"base", "vary", "zip", "exclude"};
+        return std::any_of(telling.begin(), telling.end(), [&](std::string_view key) { return root.find(key) != nullptr; });
+    };
+    if (is_sweep_file()) {
         const SweepFile file(root, request.file, plan, diagnostics);
         diagnostics.throw_if_errors();
         exclusions = file.exclusions();

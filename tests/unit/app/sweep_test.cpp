@@ -265,6 +265,7 @@ TEST_CASE("sweep: bad input costs nothing and leaves nothing") {
         folder.write("sweep.yaml", text);
         refused({"sweep", "sweep.yaml"}, reason);
     };
+    file("scenario: s.yaml\nvary: {engine.max_num_seqs: [1]}\n", "a sweep file needs `base`");
     file("base: s.yaml\nvery: {engine.max_num_seqs: [1]}\n", "sweep.yaml:2:1: error: unknown key 'very'; did you mean 'vary'?");
     file("base: s.yaml\nvary: {engine.max_num_seqs: []}\n", "at least one entry");
     file("base: s.yaml\nzip: [{engine.max_num_seqs: [1, 2], engine.block_size: [16]}]\n", "need as many");
