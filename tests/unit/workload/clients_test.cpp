@@ -251,7 +251,7 @@ TEST_CASE("sessions: a reasoning model's thinking is no part of later prompts") 
     CHECK(o.requests[1].cached_prompt_tokens == 96);  // the first prompt only: the answer follows other tokens now
 }
 
-TEST_CASE("sessions: an agent run with tools and sub-agents follows its graph") {
+TEST_CASE("sessions: steps with tools, some side by side, follow their graph") {
     const Outcome o =
         run("{arrivals: {process: constant, rate: 1/s}, prompt_tokens: 64, output_tokens: 32, sessions: {count: 1, steps: ["
             "{name: plan}, "

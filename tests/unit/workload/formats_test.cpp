@@ -58,7 +58,7 @@ std::string gzip(const std::string& text) {
 constexpr const char* session = R"({"id": "x", "models": ["m"], "block_size": 64, "hash_id_scope": "local",
  "requests": [
   {"t": 0.5, "type": "n", "model": "m", "in": 130, "out": 5, "hash_ids": [1, 2], "api_time": 1.0, "stop": null},
-  {"type": "subagent", "t": 1.0, "agent_id": "a", "duration_ms": 7, "requests": [{"t": 2.5, "in": 64, "out": 3, "hash_ids": [1]}]},
+  {"type": "nested", "t": 1.0, "status": "completed", "duration_ms": 7, "requests": [{"t": 2.5, "in": 64, "out": 3, "hash_ids": [1]}]},
   {"t": 1.25, "type": "s", "model": "m", "in": 200, "out": 0, "hash_ids": [1, 2, 3, 9]}
  ], "totals": {"n": 3}})";
 
