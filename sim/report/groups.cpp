@@ -41,7 +41,7 @@ std::optional<double> tenant_fairness(const Outcome& outcome) {
         std::int64_t served = 0;
     };
     std::map<std::string, Share> tenants;
-    for (const auto& [id, name] : outcome.tenants) {
+    for (const auto& [id, name] : outcome.tenants.empty() ? outcome.classes : outcome.tenants) {
         const RequestRecord& record = outcome.requests[id];
         Share& own = tenants[name];
         own.sent += length_of(record);

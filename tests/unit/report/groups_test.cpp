@@ -32,7 +32,7 @@ TEST_CASE("Jain's index: 1 for equals, 1/n for one that has everything, in betwe
     CHECK_FALSE(jain_index(std::vector<double>{0, 0}).has_value());
 }
 
-TEST_CASE("fairness over requests is of the speed each one saw; over tenants of what they got of what they sent") {
+TEST_CASE("fairness over requests is of the speed each one saw, over tenants of what they got of what they sent") {
     Outcome outcome;
     outcome.requests = {served(10, 10, 1s), served(10, 20, 1s), served(10, 30, 1s)};
     CHECK(request_fairness(outcome).value() == doctest::Approx(36.0 / 42.0));
