@@ -8,13 +8,9 @@
 #include "kvsim/config/schema.hpp"
 #include "kvsim/model/deployment.hpp"
 #include "kvsim/model/policy_args.hpp"
+#include "no_params.hpp"
 
 namespace kvsim {
-
-/// Of a piece that has none.
-struct NoParams {
-    std::string policy;
-};
 
 inline const config::Schema<NoParams>& no_params() {
     static const config::Schema<NoParams> table{config::field("policy", &NoParams::policy, "its name")};
