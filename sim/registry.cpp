@@ -63,6 +63,9 @@ std::span<const Entry<MakeScheduler>> schedulers() {
     std::function<std::unique_ptr<Piece>(Engine&)> read_##name(const PieceSource&, config::Diagnostics&)
 KVSIM_PIECE(WaitingQueue, fcfs_order);
 KVSIM_PIECE(WaitingQueue, priority_order);
+KVSIM_PIECE(KvManager, paged_kv);
+KVSIM_PIECE(KvManager, radix_kv);
+KVSIM_PIECE(KvManager, contiguous_kv);
 #undef KVSIM_PIECE
 
 std::span<const Entry<ReadPiece<WaitingQueue>>> queue_orders() {
@@ -85,8 +88,23 @@ std::span<const Entry<ReadPiece<LengthPredictor>>> length_predictors() {
     return {};
 }
 
+std::vector<config::FieldDoc> paged_kv_docs();
+std::vector<config::FieldDoc> radix_kv_docs();
+std::vector<config::FieldDoc> contiguous_kv_docs();
+
 std::span<const Entry<ReadPiece<KvManager>>> kv_policies() {
-    return {};
+    static constexpr Entry<ReadPiece<KvManager>> table[] = {
+        {"paged", "blocks taken as requests grow, cached by chained hashes (PagedAttention, vLLM)", paged_kv_docs,
+         read_paged_kv},
+        {"radix", "blocks taken as requests grow, cached as a tree that is evicted from its leaves (RadixAttention, SGLang)",
+         radix_kv_docs, read_radix_kv},
+        {"contiguous-max", "one range of max_model_len slots per request (FasterTransformer; Orca Max of PagedAttention)",
+         contiguous_kv_docs, read_contiguous_kv},
+        {"contiguous-pow2", "the prompt and the next power of two of the outputs (Orca Pow2 of PagedAttention)",
+         contiguous_kv_docs, read_contiguous_kv},
+        {"contiguous-exact", "the final length (Orca Oracle of PagedAttention)", contiguous_kv_docs, read_contiguous_kv},
+    };
+    return table;
 }
 
 // ---- recordings of engine decisions, the first that matches ------------------------------------------------------------
