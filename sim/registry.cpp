@@ -41,6 +41,12 @@ std::span<const Entry<MakeStepTime>> step_time_models() {
 std::unique_ptr<Scheduler> make_vllm_v0_batching(Engine&);
 std::unique_ptr<Scheduler> make_sglang_batching(Engine&);
 std::unique_ptr<Scheduler> make_vllm_v1_batching(Engine&);
+std::unique_ptr<Scheduler> make_static_batching(Engine&);
+std::unique_ptr<Scheduler> make_iteration_batching(Engine&);
+std::unique_ptr<Scheduler> make_decode_first_batching(Engine&);
+std::unique_ptr<Scheduler> make_no_evict_batching(Engine&);
+std::unique_ptr<Scheduler> make_max_utilization_batching(Engine&);
+std::unique_ptr<Scheduler> make_past_future_batching(Engine&);
 static std::vector<config::FieldDoc> no_docs() {
     return {};
 }
@@ -53,12 +59,30 @@ std::span<const Entry<MakeScheduler>> schedulers() {
          no_docs, make_vllm_v0_batching},
         {"sglang", "prompts in batches of their own before decodes, or chunks mixed with them (SGLang, main of 2026-07-13)",
          no_docs, make_sglang_batching},
+        {"static", "a batch runs until its longest request ends (FasterTransformer; Orca, OSDI 2022, section 3)", no_docs,
+         make_static_batching},
+        {"iteration", "requests join and leave at every step, with whole prompts (Orca, OSDI 2022)", no_docs,
+         make_iteration_batching},
+        {"decode-first", "decodes first, prompts in chunks in the rest of the token budget (Sarathi-Serve, OSDI 2024)", no_docs,
+         make_decode_first_batching},
+        {"no-evict", "decode-first; who starts has room to its end (TensorRT-LLM, GUARANTEED_NO_EVICT)", no_docs,
+         make_no_evict_batching},
+        {"max-utilization", "decode-first; who starts has room for its prompt, and may be paused (TensorRT-LLM)", no_docs,
+         make_max_utilization_batching},
+        {"past-future", "steps of prompts while somebody may start, else of decodes (LightLLM)", no_docs,
+         make_past_future_batching},
     };
     return table;
 }
 
 // ---- pieces of batch policies ------------------------------------------------------------------------------------------
 
+/// Declares a piece's function where it is named.
+#define KVSIM_READ(Piece, name)                                                                               \
+    [](const PieceSource& source, config::Diagnostics& diagnostics) {                                         \
+        std::function<std::unique_ptr<Piece>(Engine&)> read_##name(const PieceSource&, config::Diagnostics&); \
+        return read_##name(source, diagnostics);                                                              \
+    }
 #define KVSIM_PIECE(Piece, name) \
     std::function<std::unique_ptr<Piece>(Engine&)> read_##name(const PieceSource&, config::Diagnostics&)
 KVSIM_PIECE(WaitingQueue, fcfs_order);
@@ -78,7 +102,16 @@ std::span<const Entry<ReadPiece<VictimRule>>> victim_rules() {
 }
 
 std::span<const Entry<ReadPiece<AdmissionRule>>> admission_rules() {
-    return {};
+    static constexpr Entry<ReadPiece<AdmissionRule>> table[] = {
+        {"optimistic", "room for its first step is enough (vLLM)", no_docs, KVSIM_READ(AdmissionRule, optimistic_admission)},
+        {"full-input", "room for its whole prompt (vLLM's scheduler_reserve_full_isl)", no_docs,
+         KVSIM_READ(AdmissionRule, full_input_admission)},
+        {"expected", "room for the believed ends of all that run, and its own", no_docs,
+         KVSIM_READ(AdmissionRule, expected_admission)},
+        {"past-future", "the predicted peak of live tokens fits (LightLLM, ASPLOS 2025)", no_docs,
+         KVSIM_READ(AdmissionRule, past_future_admission)},
+    };
+    return table;
 }
 
 std::span<const Entry<ReadPiece<LengthPredictor>>> length_predictors() {

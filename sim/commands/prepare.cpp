@@ -47,6 +47,7 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
     info.gpu_memory_utilization = deployment.gpu_memory_utilization;
     info.derivation = deployment.budget.lines;
     info.deviations = deployment.deviations;
+    info.modelled_from = deployment.modelled_from;
     // The source line and its caret are for the terminal.
     for (const std::string& warning : warnings) info.warnings.push_back(warning.substr(0, warning.find('\n')));
     info.warnings.insert(info.warnings.end(), deployment.warnings.begin(), deployment.warnings.end());

@@ -56,6 +56,17 @@ std::int64_t believed_final(const LiveRequest& request) {
     return request.prompt + believed_outputs(request) - 1;
 }
 
+std::int64_t AdmissionView::lacking(const LiveRequest& head, const FinalOf& final_of) const {
+    const auto final = [&](const LiveRequest& request) { return std::min(final_of(request), engine.args().max_model_len); };
+    const std::int64_t own = final(head);
+    std::int64_t blocks = kv.admission_need(head, hit, own, own).whole;
+    for (const Slot slot : running) {
+        const LiveRequest& request = engine.request(slot);
+        blocks += kv.lacking(request, final(request));
+    }
+    return blocks;
+}
+
 Slot Engine::enqueue(NewRequest& request) {
     LiveRequest live;
     live.id = request.id;

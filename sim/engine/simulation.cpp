@@ -462,7 +462,16 @@ private:
     [[nodiscard]] bool fits(const Arrival& arrival) const {
         return options_.engine.output_limit(arrival.prompt_tokens) >= 1 &&
                (options_.engine.max_prompt_len == 0 || arrival.prompt_tokens <= options_.engine.max_prompt_len) &&
-               admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks;
+               admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks && fits_to_its_end(arrival);
+    }
+
+    /// Where nobody may lose blocks, who could not hold all its own is refused too.
+    [[nodiscard]] bool fits_to_its_end(const Arrival& arrival) const {
+        const EngineArgs& args = options_.engine;
+        if (!args.guarantees_room() || args.policy.kv) return true;
+        const std::int64_t outputs = std::min(arrival.output_tokens, args.output_limit(arrival.prompt_tokens));
+        const auto kept = static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)));
+        return admission_blocks(args, args.longest_final(arrival.prompt_tokens, outputs)) <= out_.usable_blocks - kept;
     }
 
     void reject(RequestId id) {
@@ -479,6 +488,9 @@ private:
                 std::to_string(out_.usable_blocks) + " are usable)" +
                 (options_.engine.max_prompt_len > 0
                      ? ", and the engine takes prompts of at most " + std::to_string(options_.engine.max_prompt_len) + " tokens"
+                     : std::string()) +
+                (options_.engine.guarantees_room()
+                     ? ", and room for all its output, since nobody may lose blocks (batching " + options_.engine.batching + ")"
                      : std::string()) +
                 "; later ones are only counted");
         }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/engine/engine.hpp"
@@ -22,6 +23,9 @@ void TokenScheduler::plan(Batch& batch) {
     plan_rows(batch);
     batch.again = !batch.preempted.empty();
     advance(batch);
+    before_rows_.swap(last_rows_);
+    last_rows_.clear();
+    for (const BatchRow& row : batch.rows) last_rows_.push_back(row.slot);
 }
 
 HeldSlots TokenScheduler::unfilled(const LiveRequest& request) const {
@@ -60,8 +64,15 @@ bool TokenScheduler::may_admit(const LiveRequest& head, const Start& start, std:
     const AdmissionNeed need =
         kv_->admission_need(head, start.hit, start.computed + tokens, std::min(head.tokens(), args_.max_model_len));
     if (need.now > free) return false;
-    if (admission_ == nullptr) return !args_.scheduler_reserve_full_isl || need.whole <= free;
-    return admission_->admits(head, {engine_, *kv_, running_, free, start.computed, need});
+    if (const std::int64_t most = args_.policy.max_live_tokens; most > 0 && !running_.empty()) {
+        std::int64_t live = head.tokens();
+        for (const Slot slot : running_) live += engine_.request(slot).tokens();
+        if (live > most) return false;
+    }
+    const AdmissionView view{engine_, *kv_, running_, free, start.computed, need, start.hit};
+    if (admission_ != nullptr ? !admission_->admits(head, view) : args_.scheduler_reserve_full_isl && need.whole > free)
+        return false;
+    return style_admits(head, view);
 }
 
 void TokenScheduler::admit(Batch& batch, const Start& start, std::int64_t tokens) {
@@ -96,15 +107,18 @@ std::int64_t TokenScheduler::preempt(Batch& batch, std::size_t index) {
     if (request.row >= 0) {
         const auto at = static_cast<std::size_t>(request.row);
         given_back = batch.rows[at].tokens;
-        batch.rows.erase(batch.rows.begin() + request.row);
-        for (std::size_t i = at; i < batch.rows.size(); ++i)
-            engine_.request(batch.rows[i].slot).row = static_cast<std::int64_t>(i);
-        request.row = -1;
+        drop_row(batch, at);
     }
     kv_->release(request);
     engine_.preempted(batch, slot);
     waiting_->push_preempted(slot);
     return given_back;
+}
+
+void TokenScheduler::drop_row(Batch& batch, std::size_t at) {
+    engine_.request(batch.rows[at].slot).row = -1;
+    batch.rows.erase(batch.rows.begin() + static_cast<std::ptrdiff_t>(at));
+    for (std::size_t i = at; i < batch.rows.size(); ++i) engine_.request(batch.rows[i].slot).row = static_cast<std::int64_t>(i);
 }
 
 std::size_t TokenScheduler::pick_victim() const {
@@ -163,6 +177,77 @@ void TokenScheduler::record(const BatchRow& row, ScheduledRow& out) const {
         record_tables(args_, request, row.kind == ScheduledRow::Kind::running ? row.computed : 0, out);
     }
 }
+
+// ---- many steps
+
+std::optional<Bound> TokenScheduler::closed() {
+    if (waiting_->empty()) return Bound::no_waiting;
+    if (running_count() == args_.max_num_seqs) return Bound::seats;
+    // Who was refused for blocks stays refused while others take more, unless the cache finds more of him, or a predicted peak
+    // passes.
+    if (args_.enable_prefix_caching || (admission_ != nullptr && !admission_->stays_shut())) return std::nullopt;
+    LiveRequest& head = engine_.request(waiting_->head());
+    const Start start = start_of(head);
+    const std::int64_t budget = queue_budget(running_count());
+    const std::int64_t wanted = chunk(head.tokens() - start.computed);
+    if (!args_.enable_chunked_prefill && wanted > budget) return Bound::token_budget;
+    if (may_admit(head, start, std::min(wanted, budget))) return std::nullopt;
+    return Bound::kv_blocks;
+}
+
+Scheduler::Steady TokenScheduler::steady_steps(std::vector<Slot>& rows) {
+    if (running_.empty() || args_.policy.order || args_.policy.kv || !args_.kv_groups.empty()) return {};
+    const std::int64_t ahead = args_.async_scheduling ? 1 : 0;
+    if (last_rows_ != running_ || (ahead == 1 && before_rows_ != running_) || queue_budget(running_count()) <= 0) return {};
+    std::int64_t steps = INT64_MAX;
+    for (const Slot slot : running_) {
+        const LiveRequest& request = engine_.request(slot);
+        if (request.computed != request.tokens() + ahead || request.in_flight != 2 * ahead) return {};
+        steps = std::min(steps, request.final_computed() - request.computed);
+        if (steps < 2) return {};  // cheaper as a single step
+    }
+    const std::optional<Bound> bound = closed();
+    if (!bound) return {};
+    phases_.resize(static_cast<std::size_t>(args_.block_size));
+    for (std::vector<std::uint32_t>& phase : phases_) phase.clear();
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+        const std::int64_t computed = engine_.request(running_[i]).computed;
+        phases_[static_cast<std::size_t>(computed % args_.block_size)].push_back(static_cast<std::uint32_t>(i));
+    }
+    rows = running_;
+    steady_taken_ = 0;
+    return {steps, *bound};
+}
+
+/// Only who takes a block, or fills one that can be found from then on, touches the pool: in the order of the rows.
+bool TokenScheduler::steady_step() {
+    const auto phase = [this](std::int64_t behind) -> const std::vector<std::uint32_t>& {
+        const std::int64_t at = (behind - steady_taken_) % args_.block_size;
+        return phases_[static_cast<std::size_t>(at < 0 ? at + args_.block_size : at)];
+    };
+    const std::vector<std::uint32_t>& takers = phase(0);
+    if (static_cast<std::int64_t>(takers.size()) > kv_->free()) return false;
+    ++steady_taken_;
+    const std::vector<std::uint32_t>* movers = &takers;
+    const std::int64_t ahead = args_.async_scheduling ? 1 : 0;
+    if (args_.enable_prefix_caching) {
+        const std::vector<std::uint32_t>& fillers = phase(ahead);
+        if (&fillers != &takers) {
+            movers_.clear();
+            std::merge(takers.begin(), takers.end(), fillers.begin(), fillers.end(), std::back_inserter(movers_));
+            movers = &movers_;
+        }
+    }
+    for (const std::uint32_t i : *movers) {
+        LiveRequest& request = engine_.request(running_[i]);
+        const std::int64_t upto = request.computed + steady_taken_;
+        kv_->extend(request, upto, std::max<std::int64_t>(0, kv_->need(request, upto)));
+        if (args_.enable_prefix_caching) kv_->publish(request, upto - ahead);
+    }
+    return true;
+}
+
+// ---- reports
 
 std::string TokenScheduler::describe_head() const {
     if (waiting_->empty()) return "";

@@ -150,6 +150,8 @@ public:
     /// The row is final: its work enters the step's shape. Counts recomputed tokens by `high_water`. A decode row may stand
     /// for several `sequences` of the request, which have the same context.
     void book(Batch& batch, const BatchRow& row, std::int64_t sequences = 1);
+    /// A row for its next token that yields nothing and leaves it where it is: it costs its time.
+    void idle(Batch& batch, Slot slot);
     /// `computed` or the blocks of the request have changed: its part of the accounts follows.
     void account(Slot slot);
     /// The same, where the policy knows what the request holds unfilled.
@@ -237,6 +239,13 @@ inline void Engine::book(Batch& batch, const BatchRow& row, std::int64_t sequenc
     request.high_water = std::max(request.high_water, row.computed + row.tokens);
     request.scheduled += row.tokens * sequences;
     batch.shape.sampled += row.samples ? sequences : 0;
+}
+
+inline void Engine::idle(Batch& batch, Slot slot) {
+    decode(batch, {slot, 1, requests_[slot].computed}, 1);
+    ++batch.shape.sequences;
+    ++batch.shape.sampled;
+    ++requests_[slot].scheduled;
 }
 
 inline void Engine::account(LiveRequest& request, HeldSlots held) {

@@ -59,6 +59,12 @@ public:
     /// Blocks a running request lacks to have room for `upto` tokens; <= 0: none. Blocks that its next token does not attend
     /// to are given back first.
     [[nodiscard]] virtual std::int64_t need(LiveRequest& request, std::int64_t upto) = 0;
+    /// Blocks a running request will take until it has room for `upto` tokens in the end; 0 where it has got all it ever gets.
+    [[nodiscard]] virtual std::int64_t lacking(const LiveRequest& request, std::int64_t upto) const {
+        static_cast<void>(request);
+        static_cast<void>(upto);
+        return 0;
+    }
     /// Takes the `need` <= free() blocks that need(request, upto) told.
     virtual void extend(LiveRequest& request, std::int64_t upto, std::int64_t need) = 0;
     /// Makes every full block below `upto` tokens findable by lookup().

@@ -2,8 +2,10 @@
 // A batch policy: what happens in one step. It owns its queues and its KV cache; the engine owns the requests and keeps their
 // accounts, which the policy moves by the engine's verbs (admitted, book, preempted, credit, finish).
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -104,15 +106,34 @@ public:
     [[nodiscard]] HeldSlots unfilled(const LiveRequest& request) const final;
     void record(const BatchRow& row, ScheduledRow& out) const override;
     [[nodiscard]] std::string describe_head() const override;
+    Steady steady_steps(std::vector<Slot>& rows) override;
+    bool steady_step() override;
 
 protected:
-    virtual void plan_rows(Batch& batch) = 0;
     /// Where a request that waits would continue.
     struct Start {
         PrefixHit hit;
         std::int64_t computed = 0;  ///< tokens whose KV is found in the cache, or comes back from the CPU
         bool swapped = false;
     };
+    virtual void plan_rows(Batch& batch) = 0;
+    /// Tokens that a step with so many decode rows has left for the queue.
+    [[nodiscard]] virtual std::int64_t queue_budget(std::int64_t decodes) const {
+        return args_.max_num_batched_tokens - decodes;
+    }
+    /// What a style asks of the head beside the admission rule. Like AdmissionRule::stays_shut() it must stay.
+    [[nodiscard]] virtual bool style_admits(const LiveRequest& head, const AdmissionView& view) const {
+        static_cast<void>(head);
+        static_cast<void>(view);
+        return true;
+    }
+    /// Nobody is admitted as long as all of `running` get their next tokens and nobody comes or goes: what holds the head
+    /// back. nullopt: it may be admitted, or it cannot be told.
+    [[nodiscard]] virtual std::optional<Bound> closed();
+    /// New tokens of a prompt, before any budget.
+    [[nodiscard]] std::int64_t chunk(std::int64_t wanted) const {
+        return args_.long_prefill_token_threshold > 0 ? std::min(wanted, args_.long_prefill_token_threshold) : wanted;
+    }
     [[nodiscard]] Start start_of(LiveRequest& request);
     /// Blocks and the admission rule allow the head of the queue to start with `tokens` new tokens. Seats and the token budget
     /// are the style's to check.
@@ -124,6 +145,8 @@ protected:
     /// running_[index] loses its blocks and goes back to the waiting queue; returns the tokens of its dropped row (0: it had
     /// none).
     std::int64_t preempt(Batch& batch, std::size_t index);
+    /// batch.rows[at] is not scheduled after all; its request keeps what it holds.
+    void drop_row(Batch& batch, std::size_t at);
     /// Index in running_ of the request to preempt: PolicyArgs::victim, else the last one, under priority the least urgent of
     /// all (the first of full ties).
     [[nodiscard]] std::size_t pick_victim() const;
@@ -141,6 +164,13 @@ protected:
 
 private:
     void advance(Batch& batch);
+
+    std::vector<Slot> last_rows_;  // of the last decision, and of the one before
+    std::vector<Slot> before_rows_;
+    // Of steady_steps(): indices in running_ by computed mod block size, and steps taken.
+    std::vector<std::vector<std::uint32_t>> phases_;
+    std::vector<std::uint32_t> movers_;
+    std::int64_t steady_taken_ = 0;
 };
 
 }  // namespace kvsim
