@@ -89,7 +89,7 @@ Slot Engine::enqueue(NewRequest& request) {
     live.request_class = label(request.request_class);
     live.tenant = label(request.tenant);
     KVSIM_CHECK(live.prompt >= 1 && live.max_tokens >= 1, "a request has a prompt, and room for an output token");
-    if (predictor_) live.predicted = std::max<std::int64_t>(predictor_->predict(live), 1);
+    if (predictor_) live.predicted = std::clamp<std::int64_t>(predictor_->predict(live), 1, room);
     Slot slot = static_cast<Slot>(requests_.size());
     if (free_slots_.empty()) {
         requests_.push_back(std::move(live));
@@ -154,6 +154,20 @@ void Engine::swapped_out(Batch& batch, Slot slot) {
 
 void Engine::swapped_in(Slot slot) {
     requests_[slot].state = RequestState::running;
+}
+
+SimDuration Engine::price_of_prompt(std::int64_t tokens) const {
+    KVSIM_CHECK(prices_ != nullptr && tokens >= 1, "prices are only asked for where steps have them");
+    const PrefillChunk chunk{tokens, 0};
+    StepShape shape;
+    shape.tokens = tokens;
+    shape.sequences = shape.sampled = 1;
+    if (tokens == 1) {
+        shape.decode_rows = shape.decode_context = shape.shortest_context = shape.longest_context = 1;
+    } else {
+        shape.chunks = {&chunk, 1};
+    }
+    return prices_->duration(shape);
 }
 
 void Engine::prefill(Batch& batch, const BatchRow& row) {

@@ -327,6 +327,13 @@ void resolve_swap(const config::EngineConfig& given, const Preset& preset, Deplo
                        "without a model the size of a block is not known: engine.num_cpu_blocks_override says how many the "
                        "CPU has for swapped requests");
     }
+    if (moves && v0.num_cpu_blocks == 0 && (d.budget.block_bytes > 0 || given.num_cpu_blocks_override)) {
+        settings.error("preemption", fmt::format("preemption {} has nowhere to move blocks to: {}",
+                                                 given.preemption.value_or(std::string(preset.preemption)),
+                                                 given.num_cpu_blocks_override ? "engine.num_cpu_blocks_override is 0"
+                                                 : space == 0 ? "engine.swap_space is 0; it is CPU memory per GPU"
+                                                              : "engine.swap_space is less than a block"));
+    }
     const double bandwidth = given.swap_bandwidth_gb_s.value_or(d.gpu ? d.gpu->pcie_gb_s : 0);
     if (given.swap_bandwidth_gb_s) settings.deviate("swap_bandwidth_gb_s", text_of(bandwidth), "the GPU's");
     if (bandwidth > 0 && d.budget.block_bytes > 0) {
@@ -441,6 +448,14 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
                                      settings, diagnostics);
     }
     policy.victim = resolve_piece("victim", given.victim, preset.victim, victim_rules(), scenario, d, settings, diagnostics);
+    // Priority with aging has vLLM's victim too.
+    if (policy.order && order == "priority" && !policy.victim && !given.victim.written) {
+        config::Choice least_urgent;
+        least_urgent.name = "lowest-priority";
+        const auto* const entry =
+            find_entry(victim_rules(), "victim", least_urgent.name, settings.mark("scheduling_policy"), diagnostics);
+        if (entry != nullptr) policy.victim = {least_urgent.name, entry->make({least_urgent, scenario, d}, diagnostics)};
+    }
     policy.admission =
         resolve_piece("admission", given.admission, preset.admission, admission_rules(), scenario, d, settings, diagnostics);
     policy.predictor = resolve_piece("length_predictor", given.length_predictor, preset.length_predictor, length_predictors(),
@@ -453,10 +468,10 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
     if (mode == modes.end()) {
         settings.error("preemption", "preemption must be " + fmt::format("{}", fmt::join(modes, ", ")) + ", is '" +
                                          excerpt(preemption) + "'");
-    } else if (preemption != "recompute" && preemption != "none") {
-        settings.error("preemption", "engine.preemption: only recompute is supported by this preset");
     } else {
         policy.preemption = static_cast<PolicyArgs::Preemption>(mode - modes.begin());
+        if (policy.preemption == PolicyArgs::Preemption::none && (order == "srpt" || order == "mlfq"))
+            settings.error("preemption", "preemption none: scheduling_policy " + order + " preempts");
     }
     const std::string requeue = settings.take("requeue", given.requeue, std::string(preset.requeue));
     policy.requeue = requeue == "back" ? PolicyArgs::Requeue::back : PolicyArgs::Requeue::front;
@@ -762,6 +777,10 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         engine.num_gpu_blocks = d.budget.num_gpu_blocks;
         resolve_swap(given, *preset, d, settings);
         if (d.version.is_vllm() && !v0) engine.kv_groups = block_groups(d.budget);
+        if (!engine.kv_groups.empty() && (engine.policy.preemption == PolicyArgs::Preemption::swap ||
+                                          engine.policy.preemption == PolicyArgs::Preemption::cheaper))
+            settings.error("preemption", "blocks of model " + d.model_name +
+                                             ", which has layers of several kinds, cannot be swapped in this version");
         if (!engine.kv_groups.empty() && has_no_budget(engine)) {
             settings.error(
                 given.batching ? "batching" : "preset",

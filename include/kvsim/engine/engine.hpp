@@ -109,6 +109,9 @@ public:
     [[nodiscard]] const std::vector<RequestId>& finished() const { return finished_; }
     /// Left in schedule() since the last update().
     [[nodiscard]] const std::vector<RequestId>& finished_in_schedule() const { return early_; }
+    /// What a step that computes so many tokens as one prompt takes, >= 1; needs a driver that prices steps.
+    [[nodiscard]] SimDuration price_of_prompt(std::int64_t tokens) const;
+    void price_by(const StepTimeModel& model) { prices_ = &model; }
     /// Instant of the last schedule() or update().
     [[nodiscard]] SimTime now() const { return now_; }
 
@@ -207,6 +210,7 @@ private:
     } steady_;
     std::vector<std::string> labels_;
     std::unique_ptr<LengthPredictor> predictor_;  // null: nobody asks
+    const StepTimeModel* prices_ = nullptr;
     std::unique_ptr<Scheduler> scheduler_;
 };
 

@@ -98,6 +98,8 @@ public:
         if constexpr (fast) {
             if (on_step_) engine_.keep_ids();
             for (Batch& batch : batches_) batch.reserve(std::min<std::int64_t>(args.max_num_seqs, 1024));
+        } else {
+            engine_.price_by(step_time);
         }
     }
     Replica(const Replica&) = delete;
