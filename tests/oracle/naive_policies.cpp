@@ -1199,7 +1199,8 @@ private:
     void started(Request& r) {
         last_out_ = payer(r);
         if (policy_.order.name != "vtc" || r.admitted_before || is(PolicyMutation::vtc_prompts_free)) return;
-        counters_[payer(r)] += policy_.order.number("input_weight", 1) * static_cast<double>(r.prompt_tokens);
+        counters_[payer(r)] +=
+            policy_.order.number("input_weight", 1) * static_cast<double>(r.prompt_tokens) / weight(payer(r));
     }
     /// Its row is final.
     void served(Request& r, Int tokens) {
@@ -1227,7 +1228,13 @@ private:
     }
     void got_output(Request& r) {
         if (policy_.order.name != "vtc" || is(PolicyMutation::vtc_outputs_free)) return;
-        counters_[payer(r)] += policy_.order.number("output_weight", 2);
+        counters_[payer(r)] += policy_.order.number("output_weight", 2) / weight(payer(r));
+    }
+    /// Of "{a: 2}", which names one tenant.
+    [[nodiscard]] double weight(const std::string& tenant) const {
+        const std::string weights = policy_.order.text("weights", "");
+        if (is(PolicyMutation::vtc_no_weights) || tenant.empty() || !weights.starts_with("{" + tenant + ":")) return 1;
+        return std::stod(weights.substr(weights.find(':') + 1));
     }
 
     // ---- predictors

@@ -49,6 +49,7 @@ enum class PolicyMutation : std::uint8_t {
     mlfq_never_promotes,
     mlfq_all_join_first,
     vtc_no_lift,
+    vtc_no_weights,
     vtc_outputs_free,
     vtc_prompts_free,
     displaces_equals,
