@@ -189,6 +189,8 @@ void compare_timelines(const std::vector<TimelineSample>& a, const std::vector<T
         differences.check(s + "prefill_tokens", a[i].prefill_tokens, b[i].prefill_tokens);
         differences.check(s + "decode_tokens", a[i].decode_tokens, b[i].decode_tokens);
         differences.check(s + "preemptions", a[i].preemptions, b[i].preemptions);
+        differences.check(s + "reserved_slots", a[i].reserved_slots, b[i].reserved_slots);
+        differences.check(s + "internal_slots", a[i].internal_slots, b[i].internal_slots);
     }
     differences.check("timeline samples", static_cast<std::int64_t>(a.size()), static_cast<std::int64_t>(b.size()));
 }

@@ -34,6 +34,7 @@ struct ReplicaState {
     SimDuration step{};
     std::int64_t batch_tokens = 0;
     std::int64_t decode_rows = 0;
+    HeldSlots held{};
 };
 
 /// The prices of decode-only steps by their number of rows, each line asked for once.
@@ -133,6 +134,17 @@ public:
             state.step = current_->duration;
             state.batch_tokens = current_->shape.tokens;
             state.decode_rows = current_->shape.decode_rows;
+        }
+        return state;
+    }
+
+    /// With the parts of the waste shares; in the fast form this takes a look at every running request.
+    [[nodiscard]] ReplicaState sampled_state() const {
+        ReplicaState state = this->state();
+        if constexpr (fast) {
+            state.held = engine_.held_apart();
+        } else {
+            state.held = engine_.held();
         }
         return state;
     }
@@ -239,10 +251,12 @@ public:
         if (waiting_) integrals_.any_waiting += end - waiting_since_;
         if (busy_) busy_dt_ += end - busy_since_;
         used_dt_ += static_cast<Int128>(used_) * t;
+        saved_dt_ += static_cast<Int128>(saved_) * t;
         reserved_dt_ += static_cast<Int128>(held_.reserved) * t;
         internal_dt_ += static_cast<Int128>(held_.internal) * t;
         const std::int64_t slots = engine_.slots_per_block();
         integrals_.blocks_used_dt += used_dt_;
+        integrals_.blocks_saved_dt += saved_dt_;
         integrals_.slots_token_dt += used_dt_ * slots - reserved_dt_ - internal_dt_;
         integrals_.slots_reserved_dt += reserved_dt_;
         integrals_.slots_internal_dt += internal_dt_;
@@ -320,7 +334,12 @@ private:
         const HeldSlots held = engine_.held();
         used_dt_ -= static_cast<Int128>(used - used_) * t;
         reserved_dt_ -= static_cast<Int128>(held.reserved - held_.reserved) * t;
-        if constexpr (!fast) internal_dt_ -= static_cast<Int128>(held.internal - held_.internal) * t;
+        if constexpr (!fast) {
+            internal_dt_ -= static_cast<Int128>(held.internal - held_.internal) * t;
+            const std::int64_t saved = engine_.saved_blocks();
+            saved_dt_ -= static_cast<Int128>(saved - saved_) * t;
+            saved_ = saved;
+        }
         used_ = used;
         held_ = held;
         if (const bool waiting = engine_.waiting_count() > 0; waiting != waiting_) {
@@ -492,8 +511,10 @@ private:
     SimTime busy_since_{};
     SimDuration busy_dt_{};
     std::int64_t used_ = 0;
+    std::int64_t saved_ = 0;
     HeldSlots held_;
     Int128 used_dt_ = 0;
+    Int128 saved_dt_ = 0;
     Int128 reserved_dt_ = 0;
     Int128 internal_dt_ = 0;
 
