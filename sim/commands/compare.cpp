@@ -333,7 +333,9 @@ std::string p_text(const ComparedFigure& c) {
     return *c.p < 0.0001 ? std::string("<0.0001") : fmt::format("{:.4f}", *c.p);
 }
 
-TextTable table_of(const std::vector<ComparedFigure>& compared, const std::vector<GateCase>& broken, bool seeds, bool all) {
+enum class Rows : std::uint8_t { failed, remarkable, all };
+
+TextTable table_of(const std::vector<ComparedFigure>& compared, const std::vector<GateCase>& broken, bool seeds, Rows rows) {
     TextTable table;
     table.header = {"result", "point", "figure", "base", "new", "change", "allowed"};
     if (seeds) {
@@ -341,13 +343,13 @@ TextTable table_of(const std::vector<ComparedFigure>& compared, const std::vecto
         table.header.emplace_back("seeds");
     }
     for (const GateCase& c : broken) {
-        table.rows.push_back({"FAILED", c.suite, c.name, "", c.message, "", ""});
+        table.rows.push_back({"FAILED", excerpt(c.suite, 200), c.name, "", excerpt(c.message, 120), "", ""});
         table.rows.back().resize(table.header.size());
     }
     for (const ComparedFigure& c : compared) {
-        if (c.finding == Finding::within && !all) continue;
+        if ((c.finding == Finding::within && rows != Rows::all) || (!c.failed() && rows == Rows::failed)) continue;
         std::vector<std::string> row{std::string(name_of(c.finding)),
-                                     c.point,
+                                     excerpt(c.point, 200),
                                      std::string(c.column->name),
                                      shown(c, c.base),
                                      shown(c, c.fresh),
@@ -409,7 +411,7 @@ GateReport report_of(const Arguments& given, const std::vector<ComparedFigure>& 
     for (std::size_t i = 0; i < report.cases.size(); ++i) first.emplace(report.cases[i].suite, i);
     std::stable_sort(report.cases.begin(), report.cases.end(),
                      [&](const GateCase& a, const GateCase& b) { return first[a.suite] < first[b.suite]; });
-    report.table = table_of(compared, broken, pairs.several_seeds, given.has("all"));
+    report.table = table_of(compared, broken, pairs.several_seeds, given.has("all") ? Rows::all : Rows::remarkable);
     report.note = outcome;
     return report;
 }
@@ -463,7 +465,10 @@ int compare_command(const std::vector<std::string>& args) {
     if (format == "csv") {
         if (!quiet) print(csv_of(compared, broken));
     } else if (!quiet || failed > 0) {
-        const TextTable table = table_of(compared, broken, pairs.several_seeds, given->has("all"));
+        const TextTable table = table_of(compared, broken, pairs.several_seeds,
+                                         quiet               ? Rows::failed
+                                         : given->has("all") ? Rows::all
+                                                             : Rows::remarkable);
         if (!table.rows.empty()) print((format == "markdown" ? markdown(table) : plain_text(table)) + "\n");
         if (!quiet) print(outcome + "\n");
     }

@@ -120,7 +120,7 @@ private:
         const std::size_t name_at = class_prefix(c);
         while (at_ < text_.size() && is_word(text_[at_])) ++at_;
         const std::string_view name = text_.substr(name_at, at_ - name_at);
-        if (name.empty()) fail(name_at, "expected a column's name");
+        if (name.empty()) fail(name_at, "expected COLUMN OPERATOR VALUE, as in 'ttft_p99 <= 2s'");
         if (name.front() >= '0' && name.front() <= '9')
             fail(name_at, "a comparison begins with its column: COLUMN OPERATOR VALUE, as in 'ttft_p99 <= 2s'");
         find_column(c, name, name_at);
@@ -231,10 +231,14 @@ private:
             at_ < text_.size() && !keyword_at(at_) && (is_word(text_[at_]) || text_[at_] == '/' || text_[at_] == '%');
         const char last = end > begin ? text_[end - 1] : ' ';
         // "200 ms", but not "200ms 5": a second word belongs to a number that has no unit yet.
-        if (more && ((last >= '0' && last <= '9') || last == '.'))
-            word();
-        else
+        if (!more || ((last < '0' || last > '9') && last != '.')) {
             at_ = end;
+            return text_.substr(begin, end - begin);
+        }
+        const std::size_t second = at_;
+        word();
+        if (find_summary_column(text_.substr(second, at_ - second)) != nullptr || word_at(second, "class"))
+            fail(second, "expected 'and' or 'or' before this");
         return text_.substr(begin, at_ - begin);
     }
 
