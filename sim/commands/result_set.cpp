@@ -60,7 +60,9 @@ void read_csv(const fs::path& path, std::vector<ResultRow>& rows, std::set<std::
         row.scenario = table.text(cells, "scenario");
         row.hash = table.text(cells, "scenario_hash");
         row.error = table.text(cells, "error");
-        row.seed = table.integer(cells, "seed", 0, INT64_MAX);
+        // Over replications it is the first one's, and the figures are means.
+        const std::optional<std::int64_t> seed = table.integer(cells, "seed", 0, INT64_MAX);
+        if (!table.has("requests_ci95")) row.seed = seed;
         for (const std::string& key : keys) row.varied[key] = table.text(cells, key);
         for (const Column& column : summary_columns()) {
             if (!comparable(column) || !table.has(column.name)) continue;

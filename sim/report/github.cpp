@@ -89,13 +89,15 @@ std::string gate_markdown(const GateReport& report, std::size_t max_bytes) {
     out += std::to_string(report.cases.size()) + " checks, " + std::to_string(failed) + " failed";
     if (warned > 0) out += ", " + std::to_string(warned) + " uncertain";
     out += ".\n";
-    if (!report.table.rows.empty()) {
+    if (!report.table.header.empty()) {
         TextTable table = report.table;
         for (std::vector<std::string>& row : table.rows) {
             for (std::string& text : row) text = cell(text, false);  // markdown() sees to the bars
         }
-        out += '\n';
-        out += markdown(table);
+        if (!table.rows.empty()) {
+            out += '\n';
+            out += markdown(table);
+        }
     } else {
         out += "\n| result | where | check | figures |\n|---|---|---|---|\n";
         for (const Status status : {Status::failed, Status::warned, Status::skipped, Status::passed}) {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 program = str(Path(sys.argv[1]).resolve())
 scenario = """
-name: "odd <name> & \\"more\\""
+name: plain
 model: meta-llama/Llama-3.1-8B-Instruct
 engine: {preset: vllm-v1, max_model_len: 4096, max_num_seqs: 16, max_num_batched_tokens: 512, num_gpu_blocks_override: 400}
 step_time: {model: constant, step: 10ms}

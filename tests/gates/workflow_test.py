@@ -58,22 +58,30 @@ with tempfile.TemporaryDirectory() as temporary:
         assert len(both) == len(parts[0]) + len(parts[1]) > 0
         assert all({"name", "unit", "value", "extra"} <= figure.keys() for figure in both)
 
-    # One policy with too few seats: its own points fail, the others' do not.
+    # The policies with too few seats, which the settings of long_context's sweep now say.
     plan = folder / "results/baseline/long_context.yaml"
-    worse = plan.read_text().replace("[vllm-v1, vllm-v0, sglang]", "[vllm-v1, vllm-v0, sglang]\n  engine.max_num_seqs: [4]")
-    assert worse != plan.read_text()
-    plan.write_text(worse)
-    assert run(folder, sweep).returncode == 0
-    mismatched = run(folder, gate)
-    assert mismatched.returncode == 2 and "cannot be paired" in mismatched.stderr, mismatched.stderr
-    plan.write_text(worse.replace("\n  engine.max_num_seqs: [4]", "").replace("set: {", "set: {engine.max_num_seqs: 4, "))
+    good = plan.read_text()
+    plan.write_text(good.replace("set: {", "set: {engine.max_num_seqs: 4, "))
+    only = [script.replace(" ".join(["long_context", "chat", "kv_pressure"]), "long_context") for script in (sweep, gate)]
+    assert only[0] != sweep and only[1] != gate and plan.read_text() != good
     (folder / "summary.md").unlink()
-    assert run(folder, sweep).returncode == 0
+    assert run(folder, only[0]).returncode == 0
     failed = run(folder, gate)
     assert failed.returncode == 1, failed.stdout + failed.stderr
     assert "::error title=long_context engine.preset=" in failed.stderr
     assert (folder / "summary.md").read_text().count("**failed**") == 1
-    broken = failures(folder, "long_context")
-    assert any(name == "ttft_p99_ms" for _, name in broken), broken
+    assert any(name == "ttft_p99_ms" for _, name in failures(folder, "long_context"))
     assert not failures(folder, "chat") and not failures(folder, "kv_pressure")
+
+    # A higher watermark keeps blocks from admissions.
+    plan = folder / "results/baseline/kv_pressure.yaml"
+    plan.write_text(plan.read_text().replace("set: {", "set: {engine.watermark: 0.3, "))
+    worse = run(folder, "build/kvsim sweep results/baseline/kv_pressure.yaml --out w --quiet\n"
+                        "build/kvsim compare results/baseline/kv_pressure.csv w --metrics request_throughput,ttft_p99")
+    assert worse.returncode == 1 and worse.stdout.count("REGRESSED") >= 2, worse.stdout + worse.stderr
+
+    # Another grid than the baseline's is a mistake, not a regression.
+    (folder / "one.yaml").write_text("base: scenarios/long_context.yaml\nset: {workload.requests: 20}\nvary: {engine.block_size: [16]}\n")
+    mismatched = run(folder, "build/kvsim sweep one.yaml --out one --quiet; build/kvsim compare results/baseline/long_context.csv one")
+    assert mismatched.returncode == 2 and "cannot be paired" in mismatched.stderr, mismatched.stderr
 print("ok")

@@ -22,7 +22,7 @@ struct GateCase {
 struct GateReport {
     std::string title;
     std::vector<GateCase> cases;  ///< those of a suite follow each other
-    TextTable table;              ///< for people; without rows the cases stand in its place
+    TextTable table;              ///< for people, perhaps without rows; without a header the cases stand in its place
     std::string note;             ///< a line below it
     [[nodiscard]] std::int64_t count(GateCase::Status status) const;
 };

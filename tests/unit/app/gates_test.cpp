@@ -364,6 +364,11 @@ TEST_CASE("compare: folders of run and sweep, CSV and JSON, agree with themselve
     // A folder is read in its fullest form: the seeds are there.
     CHECK(contains(run_in(folder, {"compare", "many", "many-worse"}).out, "seeds"));
     CHECK(run_in(folder, {"compare", "one", "grid"}).exit == 2);
+    // A mean over seeds is no run of the first seed.
+    const Finished mean = run_in(folder, {"compare", "one", "many/summary.csv"});
+    CHECK(mean.exit == 2);
+    CHECK(contains(mean.err, "seed"));
+    CHECK(run_in(folder, {"compare", "many/summary.json", "many/summary.csv"}).exit == 0);
     // Several scenarios under one folder.
     std::string other = small_scenario();
     other.replace(other.find("small"), 5, "other");

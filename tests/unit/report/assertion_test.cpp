@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/random/distribution.hpp"
+#include "kvsim/random/stream.hpp"
 #include "sample_run.hpp"
 
 using namespace kvsim;
@@ -273,4 +275,87 @@ TEST_CASE("assertions: an unknown class is an error with the nearest name") {
     CHECK(caret(error("seed == 1 or class(chta).requests > 1", known)) == 20);
     CHECK(contains(error("class(zebras).requests > 1", known), "(one of: chat, batch)"));
     CHECK(contains(error("class(chat).requests > 1", {}), "no classes"));
+}
+
+namespace {
+
+/// A random expression of comparisons that hold or not, written with the parentheses it needs and some more.
+struct RandomExpression {
+    Stream& stream;
+    bool truth = false;
+    std::string text;
+
+    int pick(int n) { return static_cast<int>(uniform_int(stream.uniform(), 0, n - 1)); }
+
+    /// `binds`: what stands around it; 0 nothing, 1 or, 2 and, 3 not.
+    void make(int depth, int binds) {
+        const int kind = depth == 0 ? 0 : pick(4);
+        const int own = kind == 0 ? 4 : kind == 1 ? 3 : kind == 2 ? 2 : 1;
+        const bool parentheses = own < binds || pick(4) == 0;
+        if (parentheses) text += "(";
+        if (kind == 0) {
+            truth = pick(2) == 0;
+            text += truth ? "seed == 42" : "seed != 42";
+        } else if (kind == 1) {
+            text += "not ";
+            make(depth - 1, 3);
+            truth = !truth;
+        } else {
+            make(depth - 1, own);
+            const bool left = truth;
+            text += kind == 2 ? " and " : " or ";
+            make(depth - 1, own);
+            truth = kind == 2 ? left && truth : left || truth;
+        }
+        if (parentheses) text += ")";
+    }
+};
+
+}  // namespace
+
+TEST_CASE("assertions: random expressions have the value of their tree") {
+    const Summary s = summarize(sample_info(), sample_outcome());
+    int truths = 0;
+    for (std::uint64_t i = 0; i < 2000; ++i) {
+        Stream stream(1, "random_expression", i);
+        RandomExpression e{stream, false, {}};
+        e.make(6, 0);
+        CAPTURE(e.text);
+        CHECK(evaluate(parse_assertion(e.text), s).passed == e.truth);
+        truths += e.truth ? 1 : 0;
+    }
+    CHECK(truths > 600);
+    CHECK(truths < 1400);
+}
+
+TEST_CASE("assertions: whatever is written is parsed or refused") {
+    const std::string alphabet = "()<>=!.\"' \tand or not class(chat) ttft_p99 2s 95% verdict stable \xC3\xA9\x01&|";
+    const Summary s = summarize(sample_info(), sample_outcome());
+    int parsed = 0;
+    for (std::uint64_t i = 0; i < 20'000; ++i) {
+        Stream stream(2, "mutated_expression", i);
+        std::string text = "(ttft_p99 <= 2s or not class(chat).completed == 3) and verdict == stable";
+        const std::int64_t changes = uniform_int(stream.uniform(), 1, 4);
+        for (std::int64_t c = 0; c < changes; ++c) {
+            const auto at =
+                static_cast<std::size_t>(uniform_int(stream.uniform(), 0, static_cast<std::int64_t>(text.size()) - 1));
+            const auto with =
+                static_cast<std::size_t>(uniform_int(stream.uniform(), 0, static_cast<std::int64_t>(alphabet.size()) - 1));
+            switch (uniform_int(stream.uniform(), 0, 2)) {
+                case 0:
+                    text[at] = alphabet[with];
+                    break;
+                case 1:
+                    text.erase(at, 1);
+                    break;
+                default:
+                    text.insert(text.begin() + static_cast<std::ptrdiff_t>(at), alphabet[with]);
+            }
+        }
+        try {
+            static_cast<void>(evaluate(parse_assertion(text), s));
+            ++parsed;
+        } catch (const UserError& e) { CHECK(contains(e.what(), "error: ")); }
+    }
+    CHECK(parsed > 100);
 }

@@ -90,6 +90,9 @@ TEST_CASE("gate reports: cells of the Markdown cannot open others") {
     r.table.header = {"h1", "h2"};
     r.table.rows = {{"a|b", "<i>"}};
     CHECK(count(gate_markdown(r, 10000), "| a\\|b | \\<i> |") == 1);
+    // A table without rows says that there is nothing to see.
+    r.table.rows.clear();
+    CHECK(count(gate_markdown(r, 10000), "|") == 0);
 }
 
 TEST_CASE("gate reports: benchmark figures read back") {
