@@ -123,8 +123,13 @@ private:
         if (name.empty()) fail(name_at, "expected COLUMN OPERATOR VALUE, as in 'ttft_p99 <= 2s'");
         if (name.front() >= '0' && name.front() <= '9')
             fail(name_at, "a comparison begins with its column: COLUMN OPERATOR VALUE, as in 'ttft_p99 <= 2s'");
+        // Other tools' notations of a label.
+        if (at_ < text_.size() && text_[at_] == '.')
+            fail(name_at, "a class is written class(" + std::string(name) + ").COLUMN");
         find_column(c, name, name_at);
         skip();
+        if (at_ < text_.size() && (text_[at_] == '{' || text_[at_] == '['))
+            fail(at_, "a class is written class(NAME)." + std::string(name));
         const std::size_t op_at = at_;
         while (at_ < text_.size() && operator_letters.find(text_[at_]) != std::string_view::npos) ++at_;
         const std::string_view op = text_.substr(op_at, at_ - op_at);

@@ -65,7 +65,7 @@ struct ClassSummary {
     std::int64_t preemptions = 0, preempted_requests = 0, recomputed_tokens = 0;
     std::int64_t total_prompt_tokens = 0, total_output_tokens = 0;  ///< of completed requests
     Distribution prompt_tokens, output_tokens, ttft, tpot, e2e, queue;
-    std::optional<double> itl_mean_ms;  ///< its gaps between tokens pooled; their quantiles are not kept by class
+    std::optional<double> itl_mean_ms;    ///< its gaps between tokens pooled; their quantiles are not kept by class
     std::optional<double> goodput_req_s;  ///< over the run's duration_s
     Attainment attainment;
 };

@@ -250,6 +250,8 @@ TEST_CASE("assertions: errors point at their place") {
     CHECK(contains(error_of("class(chat) <= 2s"), "expected '.COLUMN'"));
     CHECK(contains(error_of("class chat.ttft_p99 <= 2s"), "class(NAME).COLUMN"));
     CHECK(contains(error_of("class().ttft_p99 <= 2s"), "the class is missing"));
+    CHECK(contains(error_of("chat.ttft_p99 <= 2s"), "written class(chat).COLUMN"));
+    CHECK(contains(error_of("ttft_p99{class=chat} <= 2s"), "written class(NAME).ttft_p99"));
     CHECK(contains(error_of("2s >= ttft_p99"), "begins with its column"));
     CHECK(contains(error_of("seed == 42 || seed == 1"), "write 'or'"));
     CHECK(contains(error_of("gpu == 'H100"), "never closed"));
