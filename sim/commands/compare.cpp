@@ -25,7 +25,7 @@ namespace kvsim::app {
 namespace {
 
 constexpr std::array<std::string_view, 3> formats{"table", "markdown", "csv"};
-constexpr std::array<std::string_view, 2> corrections{"holm", "none"};
+constexpr std::array<std::string_view, 3> corrections{"fdr", "holm", "none"};
 constexpr std::size_t most_named = 5;
 
 const Usage& usage() {
@@ -40,7 +40,8 @@ const Usage& usage() {
              {"tolerance", "[METRIC=]T", "5%, 2ms, 1pp or both as 5%,2ms; without METRIC for all (5%; shares 1pp)", true},
              {"tolerances", "FILE.yaml", "the same as a map; --tolerance goes before it"},
              {"two-sided", "", "a change for the better beyond the tolerance fails too"},
-             {"correction", "METHOD", "of the p-values for their number: holm or none (holm)"},
+             {"correction", "METHOD", "of the p-values for their number: fdr, holm or none (fdr)"},
+             {"fail-unclear", "", "what is beyond its tolerance but not significant fails too"},
              {"allow-missing", "", "points of BASE that NEW lacks are no error"},
              {"strict", "", "other versions of kvsim or of the scenario are errors, not warnings"},
              {"all", "", "also print what is within its tolerance"},
@@ -101,7 +102,9 @@ ComparisonRules rules_of(const Arguments& given) {
         } catch (const UserError& e) { throw UserError("error: --tolerance " + excerpt(text) + ": " + e.what()); }
     }
     rules.two_sided = given.has("two-sided");
-    rules.holm = given.choice("correction", corrections) == "holm";
+    rules.unclear_fails = given.has("fail-unclear");
+    const std::string correction = given.choice("correction", corrections);
+    rules.correction = correction == "fdr" ? Correction::fdr : correction == "holm" ? Correction::holm : Correction::none;
     return rules;
 }
 

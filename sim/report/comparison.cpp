@@ -221,15 +221,25 @@ std::string_view name_of(Finding finding) {
     KVSIM_CHECK(false, "finding out of range");
 }
 
-std::vector<double> holm(std::span<const double> p) {
+std::vector<double> corrected(std::span<const double> p, Correction correction) {
+    std::vector<double> out(p.begin(), p.end());
+    if (correction == Correction::none) return out;
     std::vector<std::size_t> order(p.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return p[a] < p[b]; });
-    std::vector<double> out(p.size());
-    double largest = 0;
-    for (std::size_t i = 0; i < order.size(); ++i) {
-        largest = std::max(largest, std::min(1.0, static_cast<double>(order.size() - i) * p[order[i]]));
-        out[order[i]] = largest;
+    const auto count = static_cast<double>(p.size());
+    if (correction == Correction::holm) {
+        double bound = 0;
+        for (std::size_t i = 0; i < order.size(); ++i) {
+            bound = std::max(bound, std::min(1.0, (count - static_cast<double>(i)) * p[order[i]]));
+            out[order[i]] = bound;
+        }
+    } else {
+        double bound = 1;
+        for (std::size_t i = order.size(); i-- > 0;) {
+            bound = std::min(bound, count / static_cast<double>(i + 1) * p[order[i]]);
+            out[order[i]] = bound;
+        }
     }
     return out;
 }
@@ -257,10 +267,8 @@ std::vector<ComparedFigure> compare(std::span<const PairedFigure> figures, const
         worse.push_back(either ? test->either : direction == Better::lower ? test->greater : test->less);
         good.push_back(either ? test->either : direction == Better::lower ? test->less : test->greater);
     }
-    if (rules.holm) {
-        worse = holm(worse);
-        good = holm(good);
-    }
+    worse = corrected(worse, rules.correction);
+    good = corrected(good, rules.correction);
     std::vector<double> p_worse(out.size(), 0), p_good(out.size(), 0);
     for (std::size_t i = 0; i < tested.size(); ++i) {
         p_worse[tested[i]] = worse[i];
@@ -279,9 +287,10 @@ std::vector<ComparedFigure> compare(std::span<const PairedFigure> figures, const
         excess[i] = size == 0 ? 0 : c.allowed > 0 ? size / c.allowed : infinite;
         // Decimals in a file are the shortest that read back, but a limit computed from them has rounding of its own.
         if (size <= c.allowed * (1 + 1e-12)) continue;
-        if (p >= level)
-            c.finding = for_better && !rules.two_sided ? Finding::within : Finding::unclear;
-        else if (direction == Better::neither || (for_better && rules.two_sided))
+        const bool fails = !for_better || rules.two_sided;
+        if (p >= level && !(fails && rules.unclear_fails))
+            c.finding = fails ? Finding::unclear : Finding::within;
+        else if (direction == Better::neither || (for_better && fails))
             c.finding = Finding::changed;
         else
             c.finding = for_better ? Finding::improved : Finding::regressed;

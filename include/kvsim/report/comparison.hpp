@@ -39,11 +39,16 @@ Tolerance parse_tolerance(std::string_view text, const Column& column, bool bare
 /// For all columns: only "5%" or "0".
 Tolerance parse_default_tolerance(std::string_view text);
 
+/// Of p-values for their number. fdr (Benjamini and Hochberg 1995): if nothing changed, the probability of any alarm is 5 %;
+/// else of the alarms 5 % are false on average. holm (1979): the probability of any false alarm is 5 %, whatever else changed.
+enum class Correction : std::uint8_t { fdr, holm, none };
+
 struct ComparisonRules {
     std::optional<Tolerance> common;            ///< unset: 5 %, of shares one percentage point
     std::map<std::string_view, Tolerance> own;  ///< by column
     bool two_sided = false;                     ///< a change for the better counts too
-    bool holm = true;                           ///< false: p-values as they are
+    bool unclear_fails = false;                 ///< beyond the tolerance is enough
+    Correction correction = Correction::fdr;
     [[nodiscard]] Tolerance of(const Column& column) const;
 };
 
@@ -65,7 +70,7 @@ struct ComparedFigure {
     std::int64_t pairs = 0;
     double base = 0, fresh = 0;  ///< means
     double allowed = 0;
-    /// Of the paired t test, after Holm's correction if that is asked for; unset for one pair. One-sided towards what was
+    /// Of the paired t test, after the correction; unset for one pair. One-sided towards what was
     /// found, two-sided where either direction counts.
     std::optional<double> p;
     std::optional<double> half_width;  ///< of the 95 % interval of the mean difference
@@ -75,11 +80,11 @@ struct ComparedFigure {
 };
 
 /// A figure fails when its mean difference is beyond the tolerance and, with two pairs or more, significant at 5 % in a t test
-/// of the differences by seed. Holm (1979) keeps the probability of any false alarm among all figures with a test at 5 %.
+/// of the differences by seed, corrected over all figures with a test.
 /// Worst first: failed, unclear, improved, within; among them by how often the difference holds the tolerance.
 std::vector<ComparedFigure> compare(std::span<const PairedFigure> figures, const ComparisonRules& rules);
 
-/// p-values after Holm's step-down correction, in the order given.
-std::vector<double> holm(std::span<const double> p);
+/// p-values after the correction, in the order given.
+std::vector<double> corrected(std::span<const double> p, Correction correction);
 
 }  // namespace kvsim

@@ -216,6 +216,7 @@ TEST_CASE("compare: under several seeds a difference must be significant") {
     const Finished unclear = compare(folder, base, rows({100, 200, 300, 500}));
     CHECK(unclear.exit == 0);
     CHECK(contains(unclear.out, "1 unclear"));
+    CHECK(compare(folder, base, rows({100, 200, 300, 500}), {"--fail-unclear"}).exit == 1);
     CHECK(contains(unclear.out, "unclear"));
     // The order of the rows is none of the comparison's business.
     CHECK(compare(folder, base,

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 
 #include "kvsim/base/check.hpp"
@@ -128,13 +129,19 @@ TEST_CASE("comparison: malformed tolerances say what is wrong") {
     CHECK(*parse_tolerance("1pp", column("slo_attainment"), false).absolute == doctest::Approx(0.01));
 }
 
-TEST_CASE("comparison: Holm's correction on a worked example") {
-    // p (4), 4 p; then 3, 2 and 1 times the next, never falling.
+TEST_CASE("comparison: the corrections on a worked example") {
     const std::vector<double> p{0.01, 0.04, 0.03, 0.005};
-    const std::vector<double> expected{0.03, 0.06, 0.06, 0.02};
-    const std::vector<double> out = holm(p);
-    for (std::size_t i = 0; i < p.size(); ++i) CHECK(out[i] == doctest::Approx(expected[i]));
-    CHECK(holm(std::vector<double>{0.9, 0.8}) == std::vector<double>{1, 1});
+    const auto check = [&](Correction correction, const std::vector<double>& expected) {
+        const std::vector<double> out = corrected(p, correction);
+        for (std::size_t i = 0; i < p.size(); ++i) CHECK(out[i] == doctest::Approx(expected[i]));
+    };
+    // 4, 3, 2 and 1 times the least, the next, ...; never falling.
+    check(Correction::holm, {0.03, 0.06, 0.06, 0.02});
+    // 4/4, 4/3, 4/2 and 4/1 times the greatest, the next, ...; never rising.
+    check(Correction::fdr, {0.02, 0.04, 0.04, 0.02});
+    check(Correction::none, p);
+    CHECK(corrected(std::vector<double>{0.9, 0.8}, Correction::holm) == std::vector<double>{1, 1});
+    CHECK(corrected({}, Correction::fdr).empty());
 }
 
 TEST_CASE("comparison: the paired t test on a worked example") {
@@ -147,6 +154,11 @@ TEST_CASE("comparison: the paired t test on a worked example") {
     CHECK(c.finding == Finding::regressed);
     // Beyond the tolerance, but for two seeds only just.
     CHECK(found("ttft_p99", {100, 100}, {101, 120}) == Finding::unclear);
+    ComparisonRules all;
+    all.unclear_fails = true;
+    CHECK(found("ttft_p99", {100, 100}, {101, 120}, all) == Finding::regressed);
+    CHECK(found("ttft_p99", {100, 100}, {101, 104}, all) == Finding::within);
+    CHECK(found("ttft_p99", {100, 100}, {60, 99}, all) == Finding::within);
     // Significant, but within the tolerance.
     CHECK(found("ttft_p99", {100, 100, 100}, {104, 104.01, 104.02}) == Finding::within);
     // The same difference under every seed leaves no doubt.
@@ -183,19 +195,34 @@ TEST_CASE("comparison: results of one distribution fail a gate of zero tolerance
     ComparisonRules rules;
     rules.common = parse_default_tolerance("0");
     constexpr int repeats = 2000;
-    int alarms = 0;
-    int uncorrected = 0;
+    std::array<int, 3> alarms{};
     for (int r = 0; r < repeats; ++r) {
         const auto figures = drawn(static_cast<std::uint64_t>(r), 20, 6, 5, 0);
-        rules.holm = true;
-        alarms += fails(figures, rules) ? 1 : 0;
-        rules.holm = false;
-        uncorrected += fails(figures, rules) ? 1 : 0;
+        for (const Correction correction : {Correction::fdr, Correction::holm, Correction::none}) {
+            rules.correction = correction;
+            alarms[static_cast<std::size_t>(correction)] += fails(figures, rules) ? 1 : 0;
+        }
     }
-    // 5 % +- 4 standard errors of 0.49 %; without the correction 1 - 0.95^20 = 64 %.
-    CHECK(alarms > repeats * 0.03);
-    CHECK(alarms < repeats * 0.07);
-    CHECK(uncorrected > repeats * 0.58);
+    // 5 % +- 4 standard errors of 0.49 %; without a correction 1 - 0.95^20 = 64 %.
+    for (const std::size_t i : {0U, 1U}) {
+        CHECK(alarms[i] > repeats * 0.03);
+        CHECK(alarms[i] < repeats * 0.07);
+    }
+    CHECK(alarms[2] > repeats * 0.58);
+    CHECK(alarms[2] < repeats * 0.70);
+}
+
+TEST_CASE("comparison: a change of every point is seen however many there are, also with three seeds") {
+    ComparisonRules rules;
+    const auto figures = drawn(1, 2000, 3, 5, 25);
+    const auto found_ones = [&] {
+        std::int64_t n = 0;
+        for (const ComparedFigure& c : compare(figures, rules)) n += c.failed() ? 1 : 0;
+        return n;
+    };
+    CHECK(found_ones() > 1000);
+    rules.correction = Correction::holm;
+    CHECK(found_ones() < 100);
 }
 
 TEST_CASE("comparison: a regression of three times the noise is found under ten seeds, also among 20 figures") {
