@@ -57,7 +57,7 @@ std::string counts(std::span<const GateCase> cases) {
     out += std::to_string(cases.size());
     out += "\" failures=\"" + count(Status::failed);
     out += "\" errors=\"0\" skipped=\"" + count(Status::skipped);
-    return out + "\"";
+    return out + "\" time=\"0\"";  // some readers want one
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ std::string junit_xml(const GateReport& report) {
             out += escaped(c.suite);
             out += "\" name=\"";
             out += escaped(c.name);
-            out += '"';
+            out += "\" time=\"0\"";
             const std::string message = escaped(c.message);
             if (c.status == Status::failed) {
                 out += "><failure type=\"gate\" message=\"" + message;
