@@ -29,7 +29,13 @@ void resolve_measured(const Prepared& p, std::uint64_t seed, SimulationOptions& 
 struct RunOptions {
     bool progress = false;                       ///< a line on the terminal
     std::optional<std::filesystem::path> steps;  ///< the step log's file
+    /// RunInfo::capacity_req_s where another run of the same requests has found it; unset: it is measured.
+    std::optional<std::optional<double>> capacity = std::nullopt;
 };
+
+/// Requests per second of the same requests offered all at once (engine/capacity.hpp), with pieces of its own. Nullopt where
+/// requests follow from answers, and below 100 of them.
+std::optional<double> capacity_of(const Prepared& p, std::int64_t seed);
 
 struct Run {
     RunInfo info;
