@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "kvsim/app/command.hpp"
+#include "kvsim/app/csv_row.hpp"
 #include "kvsim/app/load_options.hpp"
 #include "kvsim/app/load_search.hpp"
 #include "kvsim/app/output_folder.hpp"
@@ -70,6 +71,8 @@ struct Result {
     [[nodiscard]] bool ran() const { return error.empty(); }
     [[nodiscard]] bool any() const { return ran() && capacity.outcome != Capacity::Outcome::none; }
     [[nodiscard]] std::optional<double> at_limit(std::string_view column) const { return mean_of(limit, column); }
+    [[nodiscard]] BrokenSlos broken_above() const { return app::broken_above(capacity, search->targets()); }
+    [[nodiscard]] std::string capacity_text() const { return app::capacity_text(capacity, search->knob()); }
 };
 
 std::string_view outcome_name(const Result& r) {
@@ -108,8 +111,7 @@ void mark_fronts(std::vector<Result>& results) {
     const auto cost = [](const Result& r) { return r.usd_per_million_tokens; };
     const auto speed = front([](const Result& r) { return r.tokens_s_per_user; },
                              [](const Result& r) { return r.tokens_s_per_gpu; }, Better::higher, Better::higher);
-    const auto ttft =
-        front([](const Result& r) { return r.at_limit("ttft_p99_ms"); }, cost, Better::lower, Better::lower);
+    const auto ttft = front([](const Result& r) { return r.at_limit("ttft_p99_ms"); }, cost, Better::lower, Better::lower);
     const auto e2e = front([](const Result& r) { return r.at_limit("e2e_p99_ms"); }, cost, Better::lower, Better::lower);
     for (std::size_t i = 0; i < results.size(); ++i) {
         results[i].on_front = speed[i];
@@ -119,26 +121,6 @@ void mark_fronts(std::vector<Result>& results) {
 }
 
 // ---- CSV -------------------------------------------------------------------------------------------------------------
-
-class Row {
-public:
-    Row& add(std::string_view field) {
-        if (!first_) text_ += ',';
-        first_ = false;
-        append_csv_field(text_, field);
-        return *this;
-    }
-    Row& add(const std::optional<double>& value) { return add(value ? shortest(*value) : std::string()); }
-    Row& add(const std::vector<std::string>& fields) {
-        for (const std::string& field : fields) add(field);
-        return *this;
-    }
-    [[nodiscard]] std::string line() const { return text_ + "\n"; }
-
-private:
-    std::string text_;
-    bool first_ = true;
-};
 
 std::string flag(bool on) {
     return on ? "1" : "0";
@@ -152,7 +134,7 @@ std::string join(const std::vector<std::string>& texts, const char* between) {
 
 /// One row a run, and where several seeds ran at a load one without a seed: their mean.
 std::string curve_csv(const SweepPlan& plan, const std::vector<Result>& results, const LoadKnob& knob) {
-    Row header;
+    CsvRow header;
     header.add("point").add(key_columns(plan)).add(knob.column == "rate_scale" ? "rate" : knob.column);
     if (knob.column == "rate_scale") header.add("rate_scale");
     header.add("seeds").add("meets").add("broken").add("pareto");
@@ -164,7 +146,7 @@ std::string curve_csv(const SweepPlan& plan, const std::vector<Result>& results,
         const std::vector<std::string>& texts = r.search->targets().texts;
         const std::vector<std::string> values = plan.values(static_cast<std::int64_t>(point));
         const auto begin = [&](double load, const std::optional<double>& offered) {
-            Row row;
+            CsvRow row;
             row.add(std::to_string(point)).add(values);
             if (knob.column == "rate_scale") row.add(offered);
             row.add(shortest(load));
@@ -186,7 +168,7 @@ std::string curve_csv(const SweepPlan& plan, const std::vector<Result>& results,
                     ++count[b];
                 }
                 meet += probe->meets ? 1U : 0U;
-                Row row = begin(load, s.offered_rate_req_s);
+                CsvRow row = begin(load, s.offered_rate_req_s);
                 row.add("1").add(flag(probe->meets)).add(join(broken, "; ")).add(flag(r.on_front));
                 for (const Column& column : summary_columns()) row.add(cell_text(column.get(s), column.unit));
                 out += row.line();
@@ -198,7 +180,7 @@ std::string curve_csv(const SweepPlan& plan, const std::vector<Result>& results,
             for (std::size_t b = 0; b < texts.size(); ++b) {
                 if (count[b] > 0) broken.push_back(texts[b]);
             }
-            Row row = begin(load, mean_of(means, "offered_rate_req_s"));
+            CsvRow row = begin(load, mean_of(means, "offered_rate_req_s"));
             row.add(std::to_string(runs.size()))
                 .add(shortest(static_cast<double>(meet) / static_cast<double>(runs.size())))
                 .add(join(broken, "; "))
@@ -214,23 +196,13 @@ std::string curve_csv(const SweepPlan& plan, const std::vector<Result>& results,
 
 constexpr std::array<std::string_view, 4> bounds{"bound_kv_blocks", "bound_seats", "bound_token_budget", "bound_no_waiting"};
 
-/// SLOs that fail just above the capacity, the one that most seeds break first.
-std::vector<std::pair<std::string, std::size_t>> broken_above(const Result& r) {
-    std::vector<std::pair<std::string, std::size_t>> out;
-    for (std::size_t i = 0; i < r.capacity.broken.size(); ++i) {
-        if (r.capacity.broken[i] > 0) out.emplace_back(r.search->targets().texts[i], r.capacity.broken[i]);
-    }
-    std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-    return out;
-}
-
 std::string points_csv(const SweepPlan& plan, const std::vector<Result>& results) {
-    Row header;
+    CsvRow header;
     header.add("point").add(key_columns(plan));
     for (const char* name :
-         {"searched", "outcome", "capacity", "capacity_low", "capacity_high", "capacity_per_gpu", "seeds", "runs", "breaks_first",
-          "gpus", "gpu_hour_usd", "requests_per_usd", "usd_per_million_output_tokens", "output_tok_s_per_gpu", "tok_s_per_user",
-          "pareto", "pareto_cost_ttft", "pareto_cost_e2e", "error"})
+         {"searched", "outcome", "capacity", "capacity_low", "capacity_high", "capacity_per_gpu", "seeds", "runs",
+          "breaks_first", "gpus", "gpu_hour_usd", "requests_per_usd", "usd_per_million_output_tokens", "output_tok_s_per_gpu",
+          "tok_s_per_user", "pareto", "pareto_cost_ttft", "pareto_cost_e2e", "error"})
         header.add(name);
     std::vector<const Column*> columns;
     for (const Column& column : summary_columns()) {
@@ -241,7 +213,7 @@ std::string points_csv(const SweepPlan& plan, const std::vector<Result>& results
     std::string out = header.line();
     for (std::size_t point = 0; point < results.size(); ++point) {
         const Result& r = results[point];
-        Row row;
+        CsvRow row;
         row.add(std::to_string(point)).add(plan.values(static_cast<std::int64_t>(point)));
         row.add(r.ran() ? r.search->knob().key : std::string()).add(outcome_name(r));
         const std::optional<double> none;
@@ -252,7 +224,7 @@ std::string points_csv(const SweepPlan& plan, const std::vector<Result>& results
         row.add(any ? std::optional(r.capacity.value / gpus) : none);
         row.add(r.ran() ? std::to_string(r.search->seeds().size()) : std::string());
         row.add(r.ran() ? std::to_string(r.capacity.runs) : std::string());
-        const auto broken = r.ran() ? broken_above(r) : std::vector<std::pair<std::string, std::size_t>>();
+        const auto broken = r.ran() ? r.broken_above() : BrokenSlos();
         row.add(broken.empty() ? std::string() : broken.front().first);
         row.add(r.ran() ? std::to_string(r.search->bill().gpus) : std::string()).add(r.gpu_hour_usd).add(r.requests_per_usd);
         row.add(r.usd_per_million_tokens).add(r.tokens_s_per_gpu).add(r.tokens_s_per_user);
@@ -268,21 +240,6 @@ std::string points_csv(const SweepPlan& plan, const std::vector<Result>& results
 
 std::string shown(const std::optional<double>& value, int digits = 4) {
     return value ? readable(*value, digits) : "-";
-}
-
-std::string capacity_text(const Result& r) {
-    const Capacity& c = r.capacity;
-    const std::string& unit = r.search->knob().unit;
-    switch (c.outcome) {
-        case Capacity::Outcome::none:
-            return fmt::format("none: the SLOs fail even at {} {}, the lowest tried", readable(c.lowest), unit);
-        case Capacity::Outcome::at_least:
-            return fmt::format("at least {} {}: nothing fails up to {}, the highest tried", readable(c.value), unit,
-                               readable(c.highest));
-        case Capacity::Outcome::found:
-            break;
-    }
-    return fmt::format("{} {}", readable(c.value), unit);
 }
 
 std::string interval_text(const Result& r) {
@@ -303,7 +260,7 @@ std::string bound_text(const Result& r) {
 
 std::string broken_text(const Result& r) {
     std::string out;
-    for (const auto& [text, seeds] : broken_above(r)) {
+    for (const auto& [text, seeds] : r.broken_above()) {
         out += fmt::format("{}{} ({} of {} seeds)", out.empty() ? "" : "; ", text == "stable" ? "overloaded" : text, seeds,
                            r.search->seeds().size());
     }
@@ -316,7 +273,7 @@ Facts facts(const SweepPlan& plan, const Result& r) {
     const Bill& bill = r.search->bill();
     Facts out;
     out.emplace_back("SLO", join(r.search->targets().texts, ", "));
-    out.emplace_back("capacity", capacity_text(r));
+    out.emplace_back("capacity", r.capacity_text());
     if (r.capacity.outcome == Capacity::Outcome::found) {
         out.emplace_back("95 % interval",
                          fmt::format("{} {}", interval_text(r),
@@ -327,24 +284,25 @@ Facts facts(const SweepPlan& plan, const Result& r) {
     if (!r.any()) return out;
     const std::string& column = r.search->knob().column;
     if (column != "rate") out.emplace_back("requests/s", shown(r.requests_s));
-    out.emplace_back("per GPU",
-                     fmt::format("{} requests/s, {} output tok/s ({} x {})",
-                                 shown(r.requests_s ? std::optional(*r.requests_s / static_cast<double>(bill.gpus)) : std::nullopt),
-                                 shown(r.tokens_s_per_gpu), bill.gpus, bill.gpu.empty() ? "no named GPU" : bill.gpu));
+    out.emplace_back(
+        "per GPU",
+        fmt::format("{} requests/s, {} output tok/s ({} x {})",
+                    shown(r.requests_s ? std::optional(*r.requests_s / static_cast<double>(bill.gpus)) : std::nullopt),
+                    shown(r.tokens_s_per_gpu), bill.gpus, bill.gpu.empty() ? "no named GPU" : bill.gpu));
     out.emplace_back("per user", fmt::format("{} tok/s", shown(r.tokens_s_per_user)));
     if (r.gpu_hour_usd) {
-        out.emplace_back("per USD", fmt::format("{} requests; {} USD per million output tokens, at {} USD per GPU and hour ({})",
-                                                shown(r.requests_per_usd), shown(r.usd_per_million_tokens, 3),
-                                                readable(*r.gpu_hour_usd), r.price_source.empty() ? "catalogue" : r.price_source));
+        out.emplace_back("per USD",
+                         fmt::format("{} requests; {} USD per million output tokens, at {} USD per GPU and hour ({})",
+                                     shown(r.requests_per_usd), shown(r.usd_per_million_tokens, 3), readable(*r.gpu_hour_usd),
+                                     r.price_source.empty() ? "catalogue" : r.price_source));
     } else {
         out.emplace_back("per USD", "no price in the catalogue; give --gpu-hour-cost USD");
     }
-    out.emplace_back("at the limit", fmt::format("TTFT p99 {} ms, TPOT mean {} ms, E2E p99 {} ms, batch {}, KV use {} %",
-                                                 shown(r.at_limit("ttft_p99_ms")), shown(r.at_limit("tpot_mean_ms")),
-                                                 shown(r.at_limit("e2e_p99_ms")), shown(r.at_limit("batch_size_mean")),
-                                                 shown(r.at_limit("kv_usage_mean") ? std::optional(*r.at_limit("kv_usage_mean") * 100)
-                                                                                   : std::nullopt,
-                                                       3)));
+    out.emplace_back(
+        "at the limit",
+        fmt::format("TTFT p99 {} ms, TPOT mean {} ms, E2E p99 {} ms, batch {}, KV use {} %", shown(r.at_limit("ttft_p99_ms")),
+                    shown(r.at_limit("tpot_mean_ms")), shown(r.at_limit("e2e_p99_ms")), shown(r.at_limit("batch_size_mean")),
+                    shown(r.at_limit("kv_usage_mean") ? std::optional(*r.at_limit("kv_usage_mean") * 100) : std::nullopt, 3)));
     out.emplace_back("time bound by", bound_text(r));
     if (r.capacity.outcome == Capacity::Outcome::found) out.emplace_back("breaks above", broken_text(r));
     return out;
@@ -352,7 +310,8 @@ Facts facts(const SweepPlan& plan, const Result& r) {
 
 TextTable curve_table(const Result& r) {
     TextTable out;
-    out.header = {r.search->knob().column, "meets", "TTFT p99 ms", "TPOT mean ms", "E2E p99 ms", "output tok/s", "KV use", "verdict"};
+    out.header = {r.search->knob().column, "meets",  "TTFT p99 ms", "TPOT mean ms", "E2E p99 ms",
+                  "output tok/s",          "KV use", "verdict"};
     for (const double load : r.search->common_loads()) {
         std::vector<Summary> runs;
         std::size_t meet = 0;
@@ -400,7 +359,7 @@ TextTable points_table(const SweepPlan& plan, const std::vector<Result>& results
         row.push_back(shown(r.at_limit("ttft_p99_ms")));
         row.push_back(shown(r.at_limit("e2e_p99_ms")));
         row.push_back(shown(r.usd_per_million_tokens, 3));
-        const auto broken = broken_above(r);
+        const auto broken = r.broken_above();
         row.push_back(broken.empty() ? "-" : broken.front().first == "stable" ? "overloaded" : broken.front().first);
         std::string fronts;
         if (r.on_front) fronts += "speed ";
@@ -418,8 +377,9 @@ std::vector<std::string> warnings(const SweepPlan& plan, const Result& r) {
     out = r.capacity.warnings;
     const Capacity& c = r.capacity;
     if (c.outcome == Capacity::Outcome::at_least)
-        out.push_back("no limit found: the run is too short to overload, or the SLOs do not depend on the load; raise --max or make "
-                      "the run longer");
+        out.push_back(
+            "no limit found: the run is too short to overload, or the SLOs do not depend on the load; raise --max or make "
+            "the run longer");
     if (!r.any()) return out;
     std::int64_t lost = 0;
     std::int64_t all = 0;
@@ -428,9 +388,10 @@ std::vector<std::string> warnings(const SweepPlan& plan, const Result& r) {
         all += s.requests;
     }
     if (lost > 0)
-        out.push_back(fmt::format("{} of {} requests were rejected or timed out at the limit; latencies are those of the others "
-                                  "(slo_attainment counts them)",
-                                  lost, all));
+        out.push_back(
+            fmt::format("{} of {} requests were rejected or timed out at the limit; latencies are those of the others "
+                        "(slo_attainment counts them)",
+                        lost, all));
     if (plan.seeds.size() > 1 && c.low == c.high)
         out.emplace_back("every seed gives the same capacity; if nothing is drawn at random, the interval says nothing");
     for (const std::string& warning : c.at_limit.front().warnings) {
@@ -459,9 +420,10 @@ std::string text_report(const SweepPlan& plan, const std::vector<Result>& result
         }
     } else {
         const auto ran = std::find_if(results.begin(), results.end(), [](const Result& r) { return r.ran(); });
-        out += fmt::format("SLO: {}. {} seeds a point. front: speed is output tok/s per GPU against tok/s per user, cost USD per "
-                           "million output tokens against p99.\n\n",
-                           join(ran->search->targets().texts, ", "), plan.seeds.size());
+        out += fmt::format(
+            "SLO: {}. {} seeds a point. front: speed is output tok/s per GPU against tok/s per user, cost USD per "
+            "million output tokens against p99.\n\n",
+            join(ran->search->targets().texts, ", "), plan.seeds.size());
         add(points_table(plan, results));
     }
     std::string told_text;
@@ -518,7 +480,7 @@ std::string json_report(const SweepPlan& plan, const std::vector<Result>& result
         row["output_tok_s_per_gpu"] = json_number(r.tokens_s_per_gpu);
         row["tok_s_per_user"] = json_number(r.tokens_s_per_user);
         row["breaks_above"] = Json::object();
-        for (const auto& [text, seeds] : broken_above(r)) row["breaks_above"][text] = seeds;
+        for (const auto& [text, seeds] : r.broken_above()) row["breaks_above"][text] = seeds;
         row["pareto"] = r.on_front;
         row["pareto_cost_ttft"] = r.on_ttft_front;
         row["pareto_cost_e2e"] = r.on_e2e_front;
@@ -566,7 +528,7 @@ int capacity_command(const std::vector<std::string>& args) {
             const auto point = static_cast<std::int64_t>(i);
             results[i] = search_point(plan, point, request.search, std::max<std::size_t>(1, request.jobs / outer));
             if (results[i].ran()) add_figures(results[i], request.gpu_hour_usd);
-            counter.point(plan.label(point) + ": " + (results[i].ran() ? capacity_text(results[i]) : results[i].error));
+            counter.point(plan.label(point) + ": " + (results[i].ran() ? results[i].capacity_text() : results[i].error));
         });
     }
     throw_if_stopped();
@@ -597,7 +559,7 @@ int capacity_command(const std::vector<std::string>& args) {
         code = exit_gate_failed;
         if (request.quiet || request.format == "csv" || request.format == "json")
             print_error((points > 1 ? plan.label(static_cast<std::int64_t>(i)) + ": " : std::string()) +
-                        (r.ran() ? "capacity: " + capacity_text(r) : r.error));
+                        (r.ran() ? "capacity: " + r.capacity_text() : r.error));
     }
     return code;
 }

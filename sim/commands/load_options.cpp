@@ -23,22 +23,23 @@ constexpr std::array<std::string_view, 2> kinds{"rate", "concurrency"};
 }  // namespace
 
 std::vector<Option> load_options() {
-    return {{"slo", "'METRIC OP VALUE'", "what must hold, as --assert: 'ttft_p99 <= 2s'; several: separate them by commas", true},
-            {"attainment", "SHARE", "without --slo: the share of requests within the scenario's own slo (0.99)"},
-            {"by", "LOAD", "what is raised: rate or concurrency (rate)"},
-            {"min", "LOAD", "the lowest load that is of interest (1/1024 of the first guess)"},
-            {"max", "LOAD", "the highest (64 times the first guess)"},
-            {"tolerance", "SHARE", "width of a seed's bracket, relative (0.005)"},
-            {"vary", "KEY=V1,V2,...", "one axis of a grid of points", true},
-            {"set", "KEY.PATH=VALUE", "change a key at every point", true},
-            {"overlay", "FILE.yaml", "lay this file's keys over the scenario at every point", true},
-            {"seed", "N", "the first seed, instead of the scenario's"},
-            {"jobs", "N", "threads (all of the machine's)", false, 'j'},
-            {"format", "FORMAT", "what is printed: table, json, csv or markdown (table)"},
-            {"gpu-hour-cost", "USD", "price of one GPU for an hour, instead of the catalogue's"},
-            {"yes", "", "a very large grid is meant"},
-            {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
-            {"quiet", "", "print nothing but errors"}};
+    return {
+        {"slo", "'METRIC OP VALUE'", "what must hold, as --assert: 'ttft_p99 <= 2s'; several: separate them by commas", true},
+        {"attainment", "SHARE", "without --slo: the share of requests within the scenario's own slo (0.99)"},
+        {"by", "LOAD", "what is raised: rate or concurrency (rate)"},
+        {"min", "LOAD", "the lowest load that is of interest (1/1024 of the first guess)"},
+        {"max", "LOAD", "the highest (64 times the first guess)"},
+        {"tolerance", "SHARE", "width of a seed's bracket, relative (0.005)"},
+        {"vary", "KEY=V1,V2,...", "one axis of a grid of points", true},
+        {"set", "KEY.PATH=VALUE", "change a key at every point", true},
+        {"overlay", "FILE.yaml", "lay this file's keys over the scenario at every point", true},
+        {"seed", "N", "the first seed, instead of the scenario's"},
+        {"jobs", "N", "threads (all of the machine's)", false, 'j'},
+        {"format", "FORMAT", "what is printed: table, json, csv or markdown (table)"},
+        {"gpu-hour-cost", "USD", "price of one GPU for an hour, instead of the catalogue's"},
+        {"yes", "", "a very large grid is meant"},
+        {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
+        {"quiet", "", "print nothing but errors"}};
 }
 
 double positive_number(const std::string& option, const std::string& text) {
@@ -73,8 +74,8 @@ LoadRequest read_load_options(const Arguments& given, std::string_view command, 
     search.max = number("max");
     if (search.min && search.max && *search.min >= *search.max)
         throw UserError("error: --min " + *given.text("min") + " is not below --max " + *given.text("max"));
-    if (search.by == LoadBy::concurrency && ((search.min && *search.min != std::floor(*search.min)) ||
-                                             (search.max && *search.max != std::floor(*search.max))))
+    if (search.by == LoadBy::concurrency &&
+        ((search.min && *search.min != std::floor(*search.min)) || (search.max && *search.max != std::floor(*search.max))))
         throw UserError("error: --min and --max are whole numbers with --by concurrency");
     search.tolerance = number("tolerance").value_or(search.tolerance);
     if (search.tolerance < 1e-6 || search.tolerance > 0.5)
@@ -125,28 +126,21 @@ void RunCounter::run() {
 void RunCounter::point(const std::string& line) {
     const std::lock_guard lock(mutex_);
     ++done_;
-    if (!quiet_ && !terminal_ && points_ > 1)
+    if (!quiet_ && !terminal_ && points_ == 0) {
+        std::fprintf(stderr, "%s\n", line.c_str());
+    } else if (!quiet_ && !terminal_ && points_ > 1) {
         std::fprintf(stderr, "[%lld/%lld] %s\n", static_cast<long long>(done_), static_cast<long long>(points_), line.c_str());
+    }
     show();
 }
 
 void RunCounter::show() {
     if (quiet_ || !terminal_) return;
-    std::fprintf(stderr, "\r%lld runs, %lld of %lld points\x1b[K", static_cast<long long>(runs_), static_cast<long long>(done_),
-                 static_cast<long long>(points_));
+    std::fprintf(stderr, "\r%lld runs", static_cast<long long>(runs_));
+    if (points_ > 0)
+        std::fprintf(stderr, ", %lld of %lld points", static_cast<long long>(done_), static_cast<long long>(points_));
+    std::fputs("\x1b[K", stderr);
     shown_ = true;
-}
-
-std::string readable(double value, int digits) {
-    if (value == 0) return "0";
-    const int magnitude = static_cast<int>(std::floor(std::log10(std::abs(value))));
-    std::string out = decimals(value, std::clamp(digits - 1 - magnitude, 0, 9));
-    if (std::abs(value) < 10'000) return out;
-    for (std::size_t at = std::min(out.find('.'), out.size()); at > 3 + (value < 0 ? 1U : 0U);) {
-        at -= 3;
-        out.insert(at, 1, ',');
-    }
-    return out;
 }
 
 }  // namespace kvsim::app

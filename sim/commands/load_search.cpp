@@ -47,8 +47,9 @@ LoadKnob by_rate(const Prepared& p) {
         return scale;
     }
     if (process_of(w.arrivals) == "all_at_once") {
-        return refuse("all requests arrive at once; give arrivals a rate ({process: poisson, rate: 1/s}) or search --by "
-                      "concurrency");
+        return refuse(
+            "all requests arrive at once; give arrivals a rate ({process: poisson, rate: 1/s}) or search --by "
+            "concurrency");
     }
     if (w.arrivals.find("rate") == nullptr) return scale;
     const double now = p.info.request_rate.value_or(0);
@@ -363,6 +364,40 @@ Capacity PointSearch::capacity() const {
         for (std::size_t i = 1; i < std::min<std::size_t>(jumps.size(), 3); ++i) text += "; " + jumps[i];
         if (jumps.size() > 3) text += fmt::format("; and {} more", jumps.size() - 3);
         out.warnings.push_back(text + "; the capacity is the lowest load at which they break");
+    }
+    return out;
+}
+
+BrokenSlos broken_above(const Capacity& capacity, const Targets& targets) {
+    BrokenSlos out;
+    for (std::size_t i = 0; i < capacity.broken.size(); ++i) {
+        if (capacity.broken[i] > 0) out.emplace_back(targets.texts[i], capacity.broken[i]);
+    }
+    std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    return out;
+}
+
+std::string capacity_text(const Capacity& c, const LoadKnob& knob) {
+    switch (c.outcome) {
+        case Capacity::Outcome::none:
+            return fmt::format("none: the SLOs fail even at {} {}, the lowest tried", readable(c.lowest), knob.unit);
+        case Capacity::Outcome::at_least:
+            return fmt::format("at least {} {}: nothing fails up to {}, the highest tried", readable(c.value), knob.unit,
+                               readable(c.highest));
+        case Capacity::Outcome::found:
+            break;
+    }
+    return fmt::format("{} {}", readable(c.value), knob.unit);
+}
+
+std::string readable(double value, int digits) {
+    if (value == 0) return "0";
+    const int magnitude = static_cast<int>(std::floor(std::log10(std::abs(value))));
+    std::string out = decimals(value, std::clamp(digits - 1 - magnitude, 0, 9));
+    if (std::abs(value) < 10'000) return out;
+    for (std::size_t at = std::min(out.find('.'), out.size()); at > 3 + (value < 0 ? 1U : 0U);) {
+        at -= 3;
+        out.insert(at, 1, ',');
     }
     return out;
 }

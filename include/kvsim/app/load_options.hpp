@@ -32,7 +32,7 @@ SweepPlan plan_load(const LoadRequest& request);
 /// A number above 0, "2%" and "12/s" included. Throws UserError that names the option.
 double positive_number(const std::string& option, const std::string& text);
 
-/// How many runs are done, on a terminal; elsewhere a line per point.
+/// How many runs are done, on a terminal; elsewhere a line per point. `points` 0: it is not known how many.
 class RunCounter {
 public:
     RunCounter(std::int64_t points, bool quiet);
@@ -52,8 +52,5 @@ private:
     std::int64_t done_ = 0;
     std::mutex mutex_;
 };
-
-/// For reading: at most `digits` significant ones, never an exponent; "12,345" in thousands above 10000.
-std::string readable(double value, int digits = 4);
 
 }  // namespace kvsim::app

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvsim/app/prepare.hpp"
@@ -115,15 +116,15 @@ struct Capacity {
     double highest = 0;    ///< load tried
     double lowest = 0;     ///< load tried
     std::size_t runs = 0;  ///< simulations made
-    std::vector<Summary> at_limit;                       ///< per seed: the highest load that meets the targets
-    std::vector<std::size_t> broken;                     ///< by place in Targets::texts: seeds that break it just above
+    std::vector<Summary> at_limit;    ///< per seed: the highest load that meets the targets
+    std::vector<std::size_t> broken;  ///< by place in Targets::texts: seeds that break it just above
     std::vector<std::string> warnings;
 };
 
 /// The deployment in what a bill counts.
 struct Bill {
     std::string model, gpu;
-    std::int64_t gpus = 1;              ///< of all replicas
+    std::int64_t gpus = 1;               ///< of all replicas
     std::optional<double> gpu_hour_usd;  ///< of the catalogue
     std::string source;                  ///< where and when it was seen
 };
@@ -167,6 +168,16 @@ private:
     std::vector<std::optional<std::optional<double>>> saturated_;  ///< by seed
     std::vector<SeedSearch> seeds_;
 };
+
+/// SLOs with the number of seeds that break them just above the capacity, the most broken first.
+using BrokenSlos = std::vector<std::pair<std::string, std::size_t>>;
+BrokenSlos broken_above(const Capacity& capacity, const Targets& targets);
+
+/// "15.3 req/s", "at least ...", "none: ...".
+std::string capacity_text(const Capacity& capacity, const LoadKnob& knob);
+
+/// For reading: at most `digits` significant ones, never an exponent; above 10000 with commas ("12,345").
+std::string readable(double value, int digits = 4);
 
 /// Mean over seeds of a column at the limit; nullopt: not applicable.
 std::optional<double> mean_of(std::span<const ReplicatedColumn> columns, std::string_view column);
