@@ -29,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t seeds_by_default = 8;
+constexpr std::int64_t seeds_by_default = 5;
 constexpr double coarse_tolerance = 0.05;
 
 const Usage& usage() {
@@ -45,7 +45,7 @@ const Usage& usage() {
                 "a scenario or sweep file",
                 1,
                 1};
-        u.options.insert(u.options.begin() + 6, {"seeds", "N", "independent searches, under the seeds S ... S+N-1 (8)"});
+        u.options.insert(u.options.begin() + 6, {"seeds", "N", "independent searches, under the seeds S ... S+N-1 (5)"});
         u.options.push_back({"out", "DIR", "where the files go (results/NAME-capacity)"});
         return u;
     }();
@@ -258,11 +258,17 @@ std::string bound_text(const Result& r) {
     return out;
 }
 
+/// Each broken SLO with the seeds that break it and what it is under the first of them.
 std::string broken_text(const Result& r) {
+    const Targets& targets = r.search->targets();
     std::string out;
     for (const auto& [text, seeds] : r.broken_above()) {
-        out += fmt::format("{}{} ({} of {} seeds)", out.empty() ? "" : "; ", text == "stable" ? "overloaded" : text, seeds,
+        out += fmt::format("{}{}: {} of {} seeds", out.empty() ? "" : "; ", text == "stable" ? "overloaded" : text, seeds,
                            r.search->seeds().size());
+        const auto place =
+            static_cast<std::size_t>(std::find(targets.texts.begin(), targets.texts.end(), text) - targets.texts.begin());
+        if (place >= targets.slos.size() || !r.capacity.above) continue;
+        out += ", first " + evaluate(targets.slos[place], *r.capacity.above).measured;
     }
     return out.empty() ? "-" : out;
 }
@@ -281,6 +287,7 @@ Facts facts(const SweepPlan& plan, const Result& r) {
                                                            : "(one seed: its bracket, no statement about others)"));
     }
     out.emplace_back("runs", std::to_string(r.capacity.runs));
+    if (r.capacity.outcome == Capacity::Outcome::none) out.emplace_back("breaks", broken_text(r));
     if (!r.any()) return out;
     const std::string& column = r.search->knob().column;
     if (column != "rate") out.emplace_back("requests/s", shown(r.requests_s));
@@ -387,11 +394,16 @@ std::vector<std::string> warnings(const SweepPlan& plan, const Result& r) {
         lost += s.rejected + s.timed_out;
         all += s.requests;
     }
-    if (lost > 0)
+    if (lost * 1000 > all)
         out.push_back(
             fmt::format("{} of {} requests were rejected or timed out at the limit; latencies are those of the others "
                         "(slo_attainment counts them)",
                         lost, all));
+    if (const std::optional<double> load = r.at_limit("load"); load && *load > 1 && r.search->targets().stable)
+        out.push_back(
+            fmt::format("the limit lies above what is served when work never runs out (load {}): a longer run would queue "
+                        "without end; add --slo 'load <= 1' for a limit that lasts",
+                        readable(*load, 3)));
     if (plan.seeds.size() > 1 && c.low == c.high)
         out.emplace_back("every seed gives the same capacity; if nothing is drawn at random, the interval says nothing");
     for (const std::string& warning : c.at_limit.front().warnings) {

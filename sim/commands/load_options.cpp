@@ -90,7 +90,8 @@ LoadRequest read_load_options(const Arguments& given, std::string_view command, 
     sweep.sets = given.all("set");
     sweep.overlays = given.all("overlay");
     sweep.seed = given.integer("seed", 0, INT64_MAX - 100'000);
-    sweep.repeat = given.integer("seeds", 1, 10'000).value_or(default_seeds);
+    sweep.repeat = given.integer("seeds", 1, 10'000);
+    sweep.usual_repeat = default_seeds;
     sweep.large = given.has("yes");
     sweep.single = true;
     out.out = given.text("out").value_or("results/" + sweep.file.stem().string() + "-" + std::string(command));

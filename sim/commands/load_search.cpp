@@ -332,7 +332,9 @@ Capacity PointSearch::capacity() const {
         highs.push_back(!high ? *low : knob_.whole ? std::max(low.value_or(0), *high - 1) : *high);
         if (low) out.at_limit.push_back(s.probes().at(*low).summary);
         if (!high) continue;
-        for (const std::size_t broken : s.probes().at(*high).broken) ++out.broken[broken];
+        const Probe& failing = s.probes().at(*high);
+        if (!out.above) out.above = failing.summary;
+        for (const std::size_t broken : failing.broken) ++out.broken[broken];
         for (const auto& [load, probe] : s.probes()) {
             if (load > *high && probe.meets)
                 jumps.push_back(fmt::format("{} fails, {} meets them (seed {})", figure(*high), figure(load), plan_.seeds[i]));

@@ -484,9 +484,9 @@ SweepPlan plan_sweep(const SweepRequest& request) {
         throw UserError("error: nothing varies: add --vary key.path=v1,v2,... or `vary` in a sweep file");
     const std::int64_t seed = request.seed.value_or(check_values(plan));
     if (plan.seeds.empty()) {
-        if (seed > INT64_MAX - repeat.value_or(1))
+        if (seed > INT64_MAX - repeat.value_or(request.usual_repeat))
             throw UserError("error: seed " + std::to_string(seed) + " leaves no room for more");
-        for (std::int64_t n = 0; n < repeat.value_or(1); ++n) plan.seeds.push_back(seed + n);
+        for (std::int64_t n = 0; n < repeat.value_or(request.usual_repeat); ++n) plan.seeds.push_back(seed + n);
     }
     lay_out(plan, exclusions, request.large);
     plan.fingerprint = fingerprint_of(plan);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -27,7 +28,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t seeds_by_default = 8;
+constexpr std::int64_t seeds_by_default = 4;
 constexpr std::size_t finalists = 3;
 constexpr double coarse_tolerance = 0.04;
 
@@ -60,7 +61,7 @@ const Usage& usage() {
                 "a scenario file",
                 1,
                 1};
-        u.options.insert(u.options.begin() + 6, {"seeds", "N", "of the last round, S ... S+N-1 (8)"});
+        u.options.insert(u.options.begin() + 6, {"seeds", "N", "of the last round, S ... S+N-1 (4)"});
         std::size_t at = 7;
         for (const Argument& a : arguments)
             u.options.insert(u.options.begin() + static_cast<std::ptrdiff_t>(at++), {a.option, "A,B,...", a.doc});
@@ -80,6 +81,7 @@ struct Candidate {
     std::size_t round = 0;  ///< the last it took part in, from 1
     std::size_t seeds = 0;
     double score = 0;  ///< capacity per GPU
+    std::string like;  ///< label of an earlier candidate that behaves the same in every run of the first round
     bool now = false;  ///< the scenario as it is
     std::vector<ReplicatedColumn> limit;
 
@@ -125,6 +127,16 @@ bool same_engine(const Prepared& a, const Prepared& b) {
            a.info.gpu_memory_utilization == b.info.gpu_memory_utilization;
 }
 
+/// What a search saw: two candidates with the same are the same engine for this workload.
+std::string seen_by(const SeedSearch& search) {
+    std::string out;
+    for (const auto& [load, probe] : search.probes()) {
+        const Summary& s = probe.summary;
+        out += fmt::format("{} {} {} {} {};", load, s.steps, s.duration_s, s.ttft.mean, s.e2e.mean);
+    }
+    return out;
+}
+
 void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, RunCounter& counter) {
     stage.candidates.resize(static_cast<std::size_t>(stage.plan.points()));
     std::vector<std::size_t> usable;
@@ -165,6 +177,16 @@ void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, Ru
             c.seeds = seeds;
             scores[k] = c.score;
         });
+        std::map<std::pair<std::string, std::int64_t>, std::string> known;
+        for (std::size_t k = 0; k < places.size() && round == 1; ++k) {
+            Candidate& c = stage.candidates[usable[places[k]]];
+            if (!c.search) continue;
+            const auto [earlier, is_new] =
+                known.emplace(std::pair(seen_by(c.search->seeds().front()), c.search->bill().gpus), c.label);
+            if (is_new) continue;
+            c.like = earlier->second;
+            scores[k] = 0;  // one of them is enough
+        }
         counter.point(fmt::format("round {}: {} candidates, {} seeds", round, places.size(), seeds));
         return scores;
     };
@@ -289,13 +311,13 @@ std::string csv(const std::vector<Stage>& stages, const Candidate* best) {
                              "capacity_low", "capacity_high", "capacity_per_gpu", "breaks_first"})
         header.add(name);
     for (const std::string_view name : shown_columns) header.add(name);
-    std::string out = header.add("scenario_as_is").add("best").add("error").line();
+    std::string out = header.add("same_as").add("scenario_as_is").add("best").add("error").line();
     for (std::size_t s = 0; s < stages.size(); ++s) {
         for (const Candidate& c : stages[s].candidates) {
             CsvRow row;
             row.add(std::to_string(s + 1)).add(c.label);
             if (!c.search) {
-                for (std::size_t i = 0; i < setting_count + 10 + shown_columns.size(); ++i) row.add(std::string_view());
+                for (std::size_t i = 0; i < setting_count + 11 + shown_columns.size(); ++i) row.add(std::string_view());
                 out += row.add("0").add("0").add(c.error).line();
                 continue;
             }
@@ -307,7 +329,7 @@ std::string csv(const std::vector<Stage>& stages, const Candidate* best) {
             row.add(shortest(c.capacity.value)).add(shortest(c.capacity.low)).add(shortest(c.capacity.high));
             row.add(shortest(c.score)).add(broken.empty() ? std::string() : broken.front().first);
             for (const std::string_view name : shown_columns) row.add(mean_of(c.limit, name));
-            out += row.add(c.now ? "1" : "0").add(&c == best ? "1" : "0").add(std::string_view()).line();
+            out += row.add(c.like).add(c.now ? "1" : "0").add(&c == best ? "1" : "0").add(std::string_view()).line();
         }
     }
     return out;
@@ -340,6 +362,7 @@ TextTable table_of(const Stage& stage, const Candidate* best) {
         const BrokenSlos broken = broken_above(c.capacity, c.search->targets());
         std::string mark = &c == best ? "best" : "";
         if (c.now) mark += mark.empty() ? "now" : ", now";
+        if (!c.like.empty()) mark += mark.empty() ? "same as another" : ", same as another";
         const bool none = c.capacity.outcome == Capacity::Outcome::none;
         row.push_back(none ? "none" : readable(c.capacity.value));
         row.push_back(none || c.seeds < 2 ? "-" : fmt::format("{} to {}", readable(c.capacity.low), readable(c.capacity.high)));
@@ -429,6 +452,7 @@ std::string json_report(const std::vector<Stage>& stages, const Candidate& best)
         row["capacity_per_gpu"] = c.score;
         row["meets"] = c.meets();
         row["scenario_as_is"] = c.now;
+        row["same_as"] = c.like;
         row["best"] = &c == &best;
         for (const std::string_view name : shown_columns) {
             const std::optional<double> value = mean_of(c.limit, name);

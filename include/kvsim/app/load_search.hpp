@@ -116,6 +116,7 @@ struct Capacity {
     double highest = 0;    ///< load tried
     double lowest = 0;     ///< load tried
     std::size_t runs = 0;  ///< simulations made
+    std::optional<Summary> above;     ///< first seed: the lowest load that fails
     std::vector<Summary> at_limit;    ///< per seed: the highest load that meets the targets
     std::vector<std::size_t> broken;  ///< by place in Targets::texts: seeds that break it just above
     std::vector<std::string> warnings;

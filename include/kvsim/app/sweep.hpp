@@ -49,8 +49,9 @@ struct SweepRequest {
     std::filesystem::path catalog;
     std::vector<std::string> vary, sets, overlays;
     std::optional<std::int64_t> repeat, seed;
-    bool large = false;   ///< more than `many_rows` rows are meant
-    bool single = false;  ///< nothing need vary: a plan of one point
+    std::int64_t usual_repeat = 1;  ///< where neither `repeat` nor the file says
+    bool large = false;             ///< more than `many_rows` rows are meant
+    bool single = false;            ///< nothing need vary: a plan of one point
 };
 inline constexpr std::int64_t many_rows = 100'000;
 

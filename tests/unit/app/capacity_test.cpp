@@ -359,6 +359,7 @@ TEST_CASE("capacity: no limit, no capacity and a jump are told, and the search e
         const Finished run = run_in(folder, capacity_of({"--slo", "ttft_p50 <= 1us", "--seeds", "2"}));
         CHECK(run.exit == 1);
         CHECK(has(run.out, "none: the SLOs fail even at"));
+        CHECK(has(run.out, "ttft_p50 <= 1us: 2 of 2 seeds"));
         CHECK(run_in(folder, capacity_of({"--slo", "ttft_p50 <= 1us", "--seeds", "2", "--quiet"})).exit == 1);
         const CsvTable points = table_of(folder.path() / "o/points.csv");
         CHECK(points.text(points.rows().front(), "outcome") == "none");
@@ -397,7 +398,7 @@ TEST_CASE("capacity: what is printed in each form") {
     };
     const std::string table = shown("table");
     for (const char* part :
-         {"95 % interval", "per GPU", "time bound by", "breaks above", "ttft_p90 <= 500ms (2 of 2 seeds)", "no price"})
+         {"95 % interval", "per GPU", "time bound by", "breaks above", "ttft_p90 <= 500ms: 2 of 2 seeds, first ", "no price"})
         CHECK(has(table, part));
     CHECK(has(shown("markdown"), "| capacity |"));
     CHECK(shown("csv") == slurp(folder.path() / "o/points.csv"));
