@@ -399,11 +399,13 @@ std::vector<std::string> warnings(const SweepPlan& plan, const Result& r) {
             fmt::format("{} of {} requests were rejected or timed out at the limit; latencies are those of the others "
                         "(slo_attainment counts them)",
                         lost, all));
-    if (const std::optional<double> load = r.at_limit("load"); load && *load > 1 && r.search->targets().stable)
+    const auto growing = std::count_if(c.at_limit.begin(), c.at_limit.end(),
+                                       [](const Summary& s) { return s.drift && s.drift->drifting && s.drift->change > 0; });
+    if (growing * 2 >= static_cast<std::ptrdiff_t>(c.at_limit.size()))
         out.push_back(
-            fmt::format("the limit lies above what is served when work never runs out (load {}): a longer run would queue "
-                        "without end; add --slo 'load <= 1' for a limit that lasts",
-                        readable(*load, 3)));
+            fmt::format("at the limit E2E still grows during the run ({} of {} seeds), so a longer run breaks earlier: make "
+                        "it longer, or bound the load too ('load <= 1')",
+                        growing, c.at_limit.size()));
     if (plan.seeds.size() > 1 && c.low == c.high)
         out.emplace_back("every seed gives the same capacity; if nothing is drawn at random, the interval says nothing");
     for (const std::string& warning : c.at_limit.front().warnings) {

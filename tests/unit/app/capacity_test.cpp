@@ -372,6 +372,14 @@ TEST_CASE("capacity: no limit, no capacity and a jump are told, and the search e
         CHECK(has(run.out, "the highest tried"));
         CHECK(has(run.out, "percentiles rest on 20 measured requests"));
     }
+    SUBCASE("a limit that a longer run would not keep") {
+        folder.write("s.yaml", queue_scenario("1", "1", "{model: constant, step: 1s}", 3'000));
+        const Finished lax = run_in(folder, capacity_of({}));
+        CHECK(has(lax.out, "E2E still grows during the run (5 of 5 seeds)"));
+        const Found lasting = search(folder, {"--slo", "load <= 1"});
+        CHECK(lasting.low <= 1);
+        CHECK(lasting.high >= 1);
+    }
     SUBCASE("the limits given") {
         const Finished run =
             run_in(folder, capacity_of({"--slo", "ttft_p90 <= 10min", "--seeds", "2", "--min", "1/s", "--max", "2/s"}));
@@ -455,6 +463,21 @@ TEST_CASE("capacity: bad input is refused before anything is written") {
     CHECK(blocked.exit == 2);
     CHECK(has(blocked.err, "cannot write results to file"));
     CHECK_FALSE(fs::exists(folder.path() / "o"));
+}
+
+TEST_CASE("capacity: a sweep file brings its grid and its seeds") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", long_scenario());
+    folder.write("grid.yaml", "base: s.yaml\nvary: {engine.max_num_seqs: [4, 16]}\nseeds: [3, 9]\n");
+    REQUIRE(
+        run_in(folder, {"capacity", "grid.yaml", "--slo", "ttft_p90 <= 500ms", "--tolerance", "5%", "--out", "o", "--quiet"})
+            .exit == 0);
+    const CsvTable table = table_of(folder.path() / "o/capacity.csv");
+    for (const CsvTable::Row& row : table.rows()) {
+        const std::string seed = table.text(row, "seed");
+        CHECK((seed.empty() || seed == "3" || seed == "9"));
+    }
+    CHECK(table_of(folder.path() / "o/points.csv").rows().size() == 2);
 }
 
 TEST_CASE("capacity: an interrupted search leaves nothing") {

@@ -206,6 +206,11 @@ TEST_CASE("tune: without lists the batch limits, then memory, block size and ten
                         [&](const auto& row) { return table.text(row, "stage") == "2"; }) == 18);
     CHECK(std::any_of(table.rows().begin(), table.rows().end(),
                       [&](const auto& row) { return table.text(row, "scenario_as_is") == "1"; }));
+    // So light a load never fills the KV cache: more of it is the same engine.
+    CHECK(std::any_of(table.rows().begin(), table.rows().end(), [&](const auto& row) {
+        return table.text(row, "gpu_memory_utilization") == "0.95" &&
+               has(table.text(row, "same_as"), "gpu_memory_utilization=0.9");
+    }));
 }
 
 TEST_CASE("tune: what cannot be recommended") {
