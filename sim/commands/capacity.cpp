@@ -281,10 +281,11 @@ Facts facts(const SweepPlan& plan, const Result& r) {
     out.emplace_back("SLO", join(r.search->targets().texts, ", "));
     out.emplace_back("capacity", r.capacity_text());
     if (r.capacity.outcome == Capacity::Outcome::found) {
-        out.emplace_back("95 % interval",
-                         fmt::format("{} {}", interval_text(r),
-                                     plan.seeds.size() > 1 ? fmt::format("({} seeds, Student t)", plan.seeds.size())
-                                                           : "(one seed: its bracket, no statement about others)"));
+        const std::size_t seeds = r.search->seeds().size();
+        out.emplace_back("95 % interval", interval_text(r) + (seeds > 1 ? fmt::format(" ({} seeds, Student t)", seeds)
+                                                              : plan.seeds.size() > 1
+                                                                  ? " (the seed changes nothing here: the bracket)"
+                                                                  : " (one seed: its bracket, which says nothing of others)"));
     }
     out.emplace_back("runs", std::to_string(r.capacity.runs));
     if (r.capacity.outcome == Capacity::Outcome::none) out.emplace_back("breaks", broken_text(r));
@@ -378,7 +379,7 @@ TextTable points_table(const SweepPlan& plan, const std::vector<Result>& results
 }
 
 /// What a reader should know before believing the figures.
-std::vector<std::string> warnings(const SweepPlan& plan, const Result& r) {
+std::vector<std::string> warnings(const Result& r) {
     std::vector<std::string> out;
     if (!r.ran()) return {r.error};
     out = r.capacity.warnings;
@@ -406,8 +407,6 @@ std::vector<std::string> warnings(const SweepPlan& plan, const Result& r) {
             fmt::format("at the limit E2E still grows during the run ({} of {} seeds), so a longer run breaks earlier: make "
                         "it longer, or bound the load too ('load <= 1')",
                         growing, c.at_limit.size()));
-    if (plan.seeds.size() > 1 && c.low == c.high)
-        out.emplace_back("every seed gives the same capacity; if nothing is drawn at random, the interval says nothing");
     for (const std::string& warning : c.at_limit.front().warnings) {
         // That latencies near saturation are unsteady is what is searched for.
         if (!warning.starts_with("saturated:") && !warning.starts_with("the batch means of")) out.push_back(warning);
@@ -442,7 +441,7 @@ std::string text_report(const SweepPlan& plan, const std::vector<Result>& result
     }
     std::string told_text;
     for (std::size_t i = 0; i < results.size(); ++i) {
-        for (const std::string& warning : warnings(plan, results[i])) {
+        for (const std::string& warning : warnings(results[i])) {
             const std::string of = results.size() > 1 ? plan.label(static_cast<std::int64_t>(i)) + ": " : "";
             told_text += as_markdown ? "* " + of + warning + "\n" : "warning: " + of + warning + "\n";
         }
@@ -502,7 +501,7 @@ std::string json_report(const SweepPlan& plan, const std::vector<Result>& result
         for (const ReplicatedColumn& column : r.limit) {
             if (column.column->name != "seed") row["at_limit"][std::string(column.column->name)] = json_cell(column.value);
         }
-        row["warnings"] = warnings(plan, r);
+        row["warnings"] = warnings(r);
     }
     return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -21,7 +21,6 @@ using config::Value;
 
 /// Of what is served when work never runs out: most limits on latency break a little below it.
 constexpr double first_share = 0.8;
-constexpr double coarse = 0.05;
 constexpr double widest_growth = 4;
 
 std::string process_of(const Value& arrivals) {
@@ -282,11 +281,25 @@ void PointSearch::search(std::size_t seeds, double tolerance, std::size_t thread
         }
     }
     seeds_.front().narrow(limits_, guess_, tolerance);
+    if (seeds > 1) drop_idle_seeds();
     const double found = seeds_.front().middle().value_or(guess_);
-    for_each_index(seeds - 1, threads, [&](std::size_t i) { seeds_[i + 1].narrow(limits_, found, tolerance); });
+    for_each_index(std::min(seeds, seeds_.size()) - 1, threads,
+                   [&](std::size_t i) { seeds_[i + 1].narrow(limits_, found, tolerance); });
+}
+
+void PointSearch::drop_idle_seeds() {
+    if (checked_ || seeds_.size() < 2) return;
+    checked_ = true;
+    const auto& [load, probe] = *seeds_.front().probes().begin();
+    const Summary& a = probe.summary;
+    const Summary& b = seeds_[1].probe(load).summary;
+    const bool alike = a.steps == b.steps && a.duration_s == b.duration_s && a.ttft.mean == b.ttft.mean &&
+                       a.e2e.mean == b.e2e.mean && a.prompt_tokens.mean == b.prompt_tokens.mean;
+    while (alike && seeds_.size() > 1) seeds_.pop_back();
 }
 
 void PointSearch::spread(std::size_t threads) {
+    drop_idle_seeds();
     const SeedSearch& first = seeds_.front();
     if (!first.low() || !first.high()) return;
     std::vector<double> loads;

@@ -147,6 +147,7 @@ public:
     [[nodiscard]] const LoadKnob& knob() const { return knob_; }
     [[nodiscard]] const Targets& targets() const { return targets_; }
     [[nodiscard]] const Bill& bill() const { return bill_; }
+    /// Only the first where the seed changes nothing (a trace).
     [[nodiscard]] const std::vector<SeedSearch>& seeds() const { return seeds_; }
     [[nodiscard]] const Prepared& base() const { return base_; }
     /// Loads at which every seed ran.
@@ -155,6 +156,7 @@ public:
 private:
     Probe measure(std::size_t seed, double load);
     void set_limits(double guess);
+    void drop_idle_seeds();
 
     const SweepPlan& plan_;
     SweepPlan::Assignment assignment_;
@@ -168,6 +170,7 @@ private:
     bool same_requests_ = false;  ///< whatever the load, so that what they saturate at is measured once a seed
     std::vector<std::optional<std::optional<double>>> saturated_;  ///< by seed
     std::vector<SeedSearch> seeds_;
+    bool checked_ = false;  ///< whether the seed matters
 };
 
 /// SLOs with the number of seeds that break them just above the capacity, the most broken first.

@@ -317,6 +317,8 @@ TEST_CASE("capacity: traces, mixes and processes of several rates are scaled") {
     // The trace is seed 1 at 5 req/s.
     const Found scaled = search(folder, {"--slo", "ttft_p90 <= 500ms", "--seeds", "1"});
     CHECK(scaled.value * 5 == doctest::Approx(plain.value).epsilon(0.02));
+    const Finished told = run_in(folder, capacity_of({"--slo", "ttft_p90 <= 500ms"}));
+    CHECK(has(told.out, "(the seed changes nothing here: the bracket)"));
     const CsvTable curve = table_of(folder.path() / "o/capacity.csv");
     REQUIRE(curve.has("rate_scale"));
     const CsvTable::Row& row = curve.rows().front();
