@@ -19,9 +19,9 @@ std::size_t power_of_two(std::int64_t at_least) {
 }  // namespace
 
 bool FastEngine::handles(const EngineArgs& args) {
-    return args.batching == "vllm-v1" && args.kv_groups.empty() && args.scheduling_policy == QueueOrder::fcfs &&
-           args.long_prefill_token_threshold == 0 && args.max_num_batched_tokens >= args.max_num_seqs &&
-           args.block_size <= 4096 && args.max_model_len <= 0x3fffffff;
+    return args.batching == "vllm-v1" && !args.policy.any() && args.kv_groups.empty() &&
+           args.scheduling_policy == QueueOrder::fcfs && args.long_prefill_token_threshold == 0 &&
+           args.max_num_batched_tokens >= args.max_num_seqs && args.block_size <= 4096 && args.max_model_len <= 0x3fffffff;
 }
 
 FastEngine::FastEngine(const EngineArgs& args, EngineListener& listener, Integrals& integrals, TokenMeter& tokens)

@@ -391,6 +391,10 @@ private:
         request.output_base = arrival_.output_base;
         request.measured = record.measured;
         request.sequences = forks ? arrival_.n : 1;
+        if (options_.engine.policy.any()) {
+            request.request_class = arrival_.request_class;
+            request.tenant = arrival_.tenant;
+        }
         if (at_once) {
             enter(target, request);
         } else {
