@@ -77,6 +77,8 @@ LoadRequest read_load_options(const Arguments& given, std::string_view command, 
     if (search.by == LoadBy::concurrency &&
         ((search.min && *search.min != std::floor(*search.min)) || (search.max && *search.max != std::floor(*search.max))))
         throw UserError("error: --min and --max are whole numbers with --by concurrency");
+    if (search.by == LoadBy::concurrency && search.max && *search.max < 2)
+        throw UserError("error: --max must be at least 2 with --by concurrency");
     search.tolerance = number("tolerance").value_or(search.tolerance);
     if (search.tolerance < 1e-6 || search.tolerance > 0.5)
         throw UserError("error: --tolerance must be between 0.000001 and 0.5, not " + *given.text("tolerance"));

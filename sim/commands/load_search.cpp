@@ -76,18 +76,25 @@ LoadKnob by_concurrency(const Prepared& p) {
     return limit;
 }
 
-/// At commas outside parentheses.
+/// At commas outside parentheses and quotes.
 std::vector<std::string> split_targets(const std::string& text) {
     std::vector<std::string> out(1);
     int depth = 0;
+    char quote = 0;
     for (const char c : text) {
-        if (c == '(') ++depth;
-        if (c == ')') --depth;
-        if (c == ',' && depth == 0) {
+        if (quote != 0) {
+            if (c == quote) quote = 0;
+        } else if (c == '"' || c == '\'') {
+            quote = c;
+        } else if (c == '(') {
+            ++depth;
+        } else if (c == ')') {
+            --depth;
+        } else if (c == ',' && depth == 0) {
             out.emplace_back();
-        } else {
-            out.back() += c;
+            continue;
         }
+        out.back() += c;
     }
     for (std::string& part : out) {
         part = std::string(trimmed(part));

@@ -443,6 +443,7 @@ TEST_CASE("capacity: bad input is refused before anything is written") {
                           {{"--by", "rates"}, "did you mean 'rate'"},
                           {{"--by", "concurrency"}, "needs --slo"},
                           {{"--by", "concurrency", "--slo", "ttft_p99 <= 1s", "--max", "2.5"}, "whole numbers"},
+                          {{"--by", "concurrency", "--slo", "ttft_p99 <= 1s", "--max", "1"}, "at least 2"},
                           {{"--attainment", "0.9"}, "the scenario has no slo"},
                           {{"--attainment", "0.9", "--slo", "ttft_p99 <= 1s"}, "slo_attainment >= 0.9"},
                           {{"--vary", "workload.arrivals.rate=1/s,2/s"}, "is searched for"},
