@@ -155,7 +155,7 @@ TEST_CASE("tune: finds the optimum of the grid that a full search and a sweep fi
     CHECK_FALSE(has(back.out, "ignored"));
 }
 
-TEST_CASE("tune: the same on one thread and on several; candidates that do not fit stand in the table") {
+TEST_CASE("tune: the same on one thread and on several, candidates that do not fit stand in the table") {
     const TemporaryFolder folder;
     folder.write("s.yaml", scenario());
     const std::vector<std::string> args =
