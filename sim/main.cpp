@@ -23,6 +23,8 @@ constexpr std::array commands{
     Command{"sweep", "run a grid of scenarios on all cores, or a shard of it", sweep_command},
     Command{"merge", "the parts of a sharded sweep as one file", merge_command},
     Command{"compare", "has a result become worse than a baseline? a gate for CI", compare_command},
+    Command{"capacity", "the highest rate or concurrency that meets SLOs, and its price", capacity_command},
+    Command{"tune", "recommend engine arguments under SLOs", tune_command},
     Command{"memory", "how much KV cache fits, term by term, and how many requests that serves", memory_command},
     Command{"from-vllm", "a scenario from an engine's command line and start-up log", from_vllm_command},
     Command{"conformance", "replay recorded engine decisions and compare step by step", conformance_command},

@@ -75,10 +75,7 @@ std::string first_line(const std::string& text) {
 
 std::string label_of(const SweepPlan& plan, std::int64_t row) {
     const auto seeds = static_cast<std::int64_t>(plan.seeds.size());
-    const std::vector<std::string> keys = plan.keys();
-    const std::vector<std::string> values = plan.values(row / seeds);
-    std::string out;
-    for (std::size_t k = 0; k < keys.size(); ++k) out += (k > 0 ? " " : "") + keys[k] + "=" + values[k];
+    std::string out = plan.label(row / seeds);
     if (seeds > 1) out += " seed=" + std::to_string(plan.seeds[static_cast<std::size_t>(row % seeds)]);
     return out;
 }
