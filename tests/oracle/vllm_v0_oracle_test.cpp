@@ -2,6 +2,7 @@
 // be changed unnoticed.
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -66,7 +67,7 @@ TEST_CASE("oracle: the naive form takes every recorded decision of vLLM V0") {
 TEST_CASE("oracle: vLLM V0 decides as the naive form on random inputs") {
     const std::uint64_t first = from_environment("KVSIM_ORACLE_SEED", 0);
     const std::uint64_t scenarios = from_environment("KVSIM_ORACLE_SCENARIOS", 250);
-    const fs::path folder = fs::temp_directory_path() / ("kvsim_v0_oracle_" + std::to_string(first));
+    const fs::path folder = fs::temp_directory_path() / ("kvsim_v0_oracle_" + std::to_string(getpid()));
     fs::create_directories(folder);
     std::uint64_t compared = 0;
     for (std::uint64_t seed = first; seed < first + scenarios; ++seed) {
