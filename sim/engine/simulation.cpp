@@ -77,6 +77,9 @@ public:
         if (options.itl_per_request) {
             for (const auto& replica : replicas_) replica->keep_gaps();
         }
+        if (options.note_head_blocking) {
+            for (const auto& replica : replicas_) replica->note_head_blocking();
+        }
         look_up_arrival();
     }
 
@@ -292,7 +295,7 @@ private:
         }
         if constexpr (std::is_same_v<AnyEngine, Engine>) {
             // Of several replicas one may die (EngineCrash), which ends the run: the others must not be beyond that instant.
-            if (options_.form == EngineForm::per_request || replicas_.size() > 1) return;
+            if (options_.form == EngineForm::per_request || replicas_.size() > 1 || options_.note_head_blocking) return;
             if (may_cancel_) horizon = std::min(horizon, next_deadline());
         }
         // Tokens are counted second by second over all replicas.
@@ -902,7 +905,7 @@ private:
 };
 
 bool fast_form(const SimulationOptions& options, const StepTimeModel& step_time, const Workload& workload) {
-    const bool exact = !options.itl_per_request && !workload.may_cancel() && !workload.may_branch() &&
+    const bool exact = !options.itl_per_request && !options.note_head_blocking && !workload.may_cancel() && !workload.may_branch() &&
                        !step_time.needs_context_range() && FastEngine::handles(options.engine) &&
                        (!options.engine.enable_prefix_caching || workload.outputs_are_private());
     KVSIM_CHECK(options.form != EngineForm::fast || exact, "the fast form was asked for where it is not exact");
