@@ -373,8 +373,7 @@ private:
             record.queue = unscheduled - tokenizer;
             front += tokenizer;
         }
-        const bool forks = options_.engine.batching == "vllm-v0" && options_.engine.v0.release == VllmV0Args::Release::v0_6_3;
-        if (may_branch_ && arrival_.n > 1) branch(id, forks);
+        if (may_branch_ && arrival_.n > 1) branch(id);
         const bool at_once = front <= SimDuration::zero() && joining_.empty();
         Joining& joining = at_once ? at_once_ : joining_.push_back();
         joining.at = now_ + front;
@@ -390,7 +389,7 @@ private:
         request.content.swap(arrival_.prompt);
         request.output_base = arrival_.output_base;
         request.measured = record.measured;
-        request.sequences = forks ? arrival_.n : 1;
+        request.sequences = forks_ ? arrival_.n : 1;
         if (at_once) {
             enter(target, request);
         } else {
@@ -399,7 +398,7 @@ private:
         }
     }
 
-    void branch(RequestId id, bool forks) {
+    void branch(RequestId id) {
         if (options_.engine.batching == "sglang") {
             throw UserError(
                 "request " + (arrival_.external_id.empty() ? std::to_string(id) : arrival_.external_id) + " asks for " +
@@ -407,7 +406,7 @@ private:
                 " outputs: SGLang first runs such a prompt alone to cache it and then sends it n times, which preset "
                 "sglang does not do; presets vllm-v1 and vllm-v0 do what their engines do");
         }
-        if (forks) return;
+        if (forks_) return;
         Family& family = families_[id];
         family.n = family.left = arrival_.n;
     }
@@ -455,10 +454,13 @@ private:
     }
 
     // The engine's front end refuses such requests; one more token than the prompt must fit.
-    [[nodiscard]] bool fits(const Arrival& arrival) const {
-        return options_.engine.output_limit(arrival.prompt_tokens) >= 1 &&
-               (options_.engine.max_prompt_len == 0 || arrival.prompt_tokens <= options_.engine.max_prompt_len) &&
-               admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks;
+    [[nodiscard]] bool fits(const Arrival& arrival) {
+        if (arrival.prompt_tokens <= longest_fitting_) return true;
+        const bool fits = options_.engine.output_limit(arrival.prompt_tokens) >= 1 &&
+                          (options_.engine.max_prompt_len == 0 || arrival.prompt_tokens <= options_.engine.max_prompt_len) &&
+                          admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks;
+        if (fits) longest_fitting_ = arrival.prompt_tokens;
+        return fits;
     }
 
     void reject(RequestId id) {
@@ -867,6 +869,8 @@ private:
     bool closed_loop_;
     bool may_cancel_;
     bool may_branch_;
+    /// The engine itself keeps the outputs of one prompt together.
+    const bool forks_ = options_.engine.batching == "vllm-v0" && options_.engine.v0.release == VllmV0Args::Release::v0_6_3;
     Outcome out_;
     TokenMeter tokens_;
     std::vector<std::unique_ptr<ReplicaType>> replicas_;
@@ -881,6 +885,7 @@ private:
     std::shared_ptr<RequestTotals> totals_all_;
     std::size_t record_mask_ = ~std::size_t{0};
     RequestId oldest_ = 0;  // live, where records are not kept
+    std::int64_t longest_fitting_ = 0;
     std::int64_t shortest_rejected_ = INT64_MAX;
     SimTime turned_away_at_ = never;
     std::int64_t turned_away_now_ = 0;  // at that instant
