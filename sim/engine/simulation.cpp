@@ -180,12 +180,25 @@ private:
     void take_arrivals() {
         while (!joining_.empty() && joining_.front().at <= now_) {
             Joining& next = joining_.front();
-            --loads_[next.replica].requests;
-            loads_[next.replica].tokens -= next.request.prompt + next.request.max_tokens - 1;
+            in_front_end(next, -1);
             enter(next.replica, next.request);
             joining_.pop_front();
         }
         while (may_issue() && next_arrival() <= now_) take_arrival();
+    }
+
+    struct Joining {
+        SimTime at;
+        std::size_t replica = 0;
+        NewRequest request;
+    };
+
+    /// `more`: 1 as it comes, -1 as it leaves. Only routers ask.
+    void in_front_end(const Joining& request, std::int64_t more) {
+        if constexpr (one) return;
+        ReplicaLoad& load = loads_[request.replica];
+        load.requests += more;
+        load.tokens += more * (request.request.prompt + request.request.max_tokens - 1);
     }
 
     void enter(std::size_t replica, NewRequest& request) {
@@ -393,8 +406,7 @@ private:
         if (at_once) {
             enter(target, request);
         } else {
-            ++loads_[target].requests;
-            loads_[target].tokens += request.prompt + request.max_tokens - 1;
+            in_front_end(joining, 1);
         }
     }
 
@@ -559,9 +571,7 @@ private:
     void leave_front_end(RequestId id) {
         std::size_t at = 0;
         while (joining_[at].request.id != id) ++at;
-        const Joining& gone = joining_[at];
-        --loads_[gone.replica].requests;
-        loads_[gone.replica].tokens -= gone.request.prompt + gone.request.max_tokens - 1;
+        in_front_end(joining_[at], -1);
         joining_.erase(at);
     }
 
@@ -851,12 +861,6 @@ private:
         }
         return text + "\n  give the engine more KV blocks, or a max_model_len that fits them";
     }
-
-    struct Joining {
-        SimTime at;
-        std::size_t replica = 0;
-        NewRequest request;
-    };
 
     /// RequestRecord::queue of a request that was never scheduled; until then less what the tokenizer took.
     static constexpr SimDuration unscheduled{-1};
