@@ -3,6 +3,7 @@
 
 #include "engine/conformance_format.hpp"
 #include "kvsim/engine/scheduler.hpp"
+#include "kvsim/engine/waiting_queue.hpp"
 #include "kvsim/model/clients.hpp"
 #include "kvsim/model/pieces.hpp"
 #include "kvsim/model/workload_pieces.hpp"
@@ -54,6 +55,38 @@ std::span<const Entry<MakeScheduler>> schedulers() {
          no_docs, make_sglang_batching},
     };
     return table;
+}
+
+// ---- pieces of batch policies ------------------------------------------------------------------------------------------
+
+#define KVSIM_PIECE(Piece, name) \
+    std::function<std::unique_ptr<Piece>(Engine&)> read_##name(const PieceSource&, config::Diagnostics&)
+KVSIM_PIECE(WaitingQueue, fcfs_order);
+KVSIM_PIECE(WaitingQueue, priority_order);
+#undef KVSIM_PIECE
+
+std::span<const Entry<ReadPiece<WaitingQueue>>> queue_orders() {
+    static constexpr Entry<ReadPiece<WaitingQueue>> table[] = {
+        {"fcfs", "first come, first served; the preempted first", no_docs, read_fcfs_order},
+        {"priority", "the client's priority, lower first (vLLM)", no_docs, read_priority_order},
+    };
+    return table;
+}
+
+std::span<const Entry<ReadPiece<VictimRule>>> victim_rules() {
+    return {};
+}
+
+std::span<const Entry<ReadPiece<AdmissionRule>>> admission_rules() {
+    return {};
+}
+
+std::span<const Entry<ReadPiece<LengthPredictor>>> length_predictors() {
+    return {};
+}
+
+std::span<const Entry<ReadPiece<KvManager>>> kv_policies() {
+    return {};
 }
 
 // ---- recordings of engine decisions, the first that matches ------------------------------------------------------------

@@ -51,6 +51,12 @@ const std::vector<Kind>& kinds() {
              for (const Preset& preset : presets()) out.push_back({std::string(preset.name), std::string(preset.summary)});
              return out;
          }},
+        {"batching", "engine.batching", [] { return lines_of(schedulers()); }},
+        {"scheduling_policy", "engine.scheduling_policy", [] { return lines_of(queue_orders()); }},
+        {"victim", "engine.victim", [] { return lines_of(victim_rules()); }},
+        {"admission", "engine.admission", [] { return lines_of(admission_rules()); }},
+        {"length_predictor", "engine.length_predictor", [] { return lines_of(length_predictors()); }},
+        {"kv_policy", "engine.kv_policy", [] { return lines_of(kv_policies()); }},
         {"step_time", "step_time.model", [] { return lines_of(step_time_models()); }},
         {"arrivals", "workload.arrivals.process", [] { return lines_of(arrival_processes()); }},
         {"distributions", "workload.prompt_tokens.distribution", [] { return lines_of(length_distributions()); }},

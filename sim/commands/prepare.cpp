@@ -32,9 +32,14 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
                           : mode == VllmV0Args::Preemption::swap    ? "swap"
                                                                     : "recompute";
     }
-    info.kv_policy = !deployment.engine.enable_prefix_caching ? "paged"
-                     : deployment.engine.batching == "sglang" ? "radix"
-                                                              : "paged_prefix";
+    const PolicyArgs& policy = deployment.engine.policy;
+    static constexpr std::string_view modes[] = {"recompute", "swap", "cheaper", "none"};
+    if (policy.preemption != PolicyArgs::Preemption::recompute)
+        info.preemption = modes[static_cast<std::size_t>(policy.preemption)];
+    info.kv_policy = policy.kv                                  ? policy.kv.name
+                     : !deployment.engine.enable_prefix_caching ? "paged"
+                     : deployment.engine.batching == "sglang"   ? "radix"
+                                                                : "paged_prefix";
     info.step_time_description = p.step_time->describe();
     // An unnamed model is whichever tier was available; its description opens with its name.
     info.step_time_model = info.step_time_description.substr(0, info.step_time_description.find(':'));

@@ -41,15 +41,38 @@ const Schema<HardwareConfig>& hardware_schema() {
     return schema;
 }
 
+/// A piece by name, or a map {policy: NAME, ...} with its parameters.
+Field<EngineConfig> piece(std::string_view key, Choice EngineConfig::*member, std::string_view doc) {
+    return custom<EngineConfig>(key, "name | map", doc,
+                                [key, member](EngineConfig& into, const Value& value, Diagnostics& diagnostics) {
+                                    return read_choice(value, key, "policy", into.*member, diagnostics);
+                                });
+}
+
 const Schema<EngineConfig>& engine_schema() {
     static const Schema<EngineConfig> schema{
         field("preset", &EngineConfig::preset, "engine whose decisions are taken; defaults of every other key")
             .by_default("vllm-v1"),
         field("version", &EngineConfig::version,
               "engine version whose memory accounting and defaults apply: vllm-0.11.0, sglang, trtllm (default: the preset's)"),
-        field("scheduling_policy", &EngineConfig::scheduling_policy,
-              "order of the waiting queue: fcfs, under vLLM priority, under SGLang lpm, dfs-weight or lof (default: fcfs)")
-            .one_of({"fcfs", "priority", "lpm", "dfs-weight", "lof"}),
+        field("batching", &EngineConfig::batching,
+              "what a step is made of, under the preset's other defaults (`kvsim list batching`; default: the preset's)"),
+        piece("scheduling_policy", &EngineConfig::scheduling_policy,
+              "order of the waiting queue (`kvsim list scheduling_policy`); under vllm-v0 fcfs or priority, under sglang fcfs, "
+              "lpm, dfs-weight or lof (default: fcfs)"),
+        piece("victim", &EngineConfig::victim,
+              "who loses its KV when blocks run short (`kvsim list victim`; default: the batching style's)"),
+        piece("admission", &EngineConfig::admission,
+              "whether the head of the queue may start (`kvsim list admission`; default: the batching style's)"),
+        piece("kv_policy", &EngineConfig::kv_policy, "how KV is allocated (`kvsim list kv_policy`; default: the preset's)"),
+        piece("length_predictor", &EngineConfig::length_predictor,
+              "what orders and admissions believe of a request's output (`kvsim list length_predictor`; default: oracle)"),
+        field("requeue", &EngineConfig::requeue, "where a preempted request waits, in queues that have places")
+            .one_of({"front", "back"})
+            .by_default("front"),
+        field("max_live_tokens", &EngineConfig::max_live_tokens,
+              "tokens that running requests may hold when another is admitted; 0: no bound", non_negative)
+            .by_default("0"),
         field("kv_cache_dtype", &EngineConfig::kv_cache_dtype, "element type of the KV cache")
             .one_of({"auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"})
             .by_default("auto"),
@@ -108,9 +131,9 @@ const Schema<EngineConfig>& engine_schema() {
         field("watermark", &EngineConfig::watermark, "share of the blocks kept free at admission", Range{0, 1, false, true})
             .by_default("0"),
         field("preemption", &EngineConfig::preemption,
-              "auto | recompute | swap: what becomes of a request that loses its blocks; auto swaps requests with several "
-              "sequences; only preset vllm-v0 has a choice")
-            .by_default("recompute; vllm-v0: auto"),
+              "recompute | swap | cheaper | none: what becomes of a request that loses its blocks; vllm-v0: auto | recompute | "
+              "swap, "
+              "where auto swaps requests with several sequences (default: the preset's)"),
         field("swap_space", &EngineConfig::swap_space, "CPU memory per GPU for swapped requests (vllm-v0)", non_negative)
             .by_default("vllm-v0: 4GiB"),
         field("num_cpu_blocks_override", &EngineConfig::num_cpu_blocks_override,
@@ -164,8 +187,7 @@ const Schema<EngineConfig>& engine_schema() {
               Range{0, 1, true}),
         field("page_size", &EngineConfig::block_size, "SGLang's name of block_size", up_to(1e6)),
         field("max_running_requests", &EngineConfig::max_num_seqs, "SGLang's name of max_num_seqs", up_to(1e6)),
-        field("schedule_policy", &EngineConfig::scheduling_policy, "SGLang's name of scheduling_policy")
-            .one_of({"fcfs", "lpm", "dfs-weight", "lof"}),
+        piece("schedule_policy", &EngineConfig::scheduling_policy, "SGLang's name of scheduling_policy"),
         field("context_length", &EngineConfig::max_model_len, "SGLang's name of max_model_len", up_to(1e9)),
         custom<EngineConfig>(
             "chunked_prefill_size", "integer",
@@ -456,10 +478,6 @@ struct KnownKey {
 };
 
 constexpr std::array engine_refused{
-    KnownKey{"batching", ""},
-    KnownKey{"victim", ""},
-    KnownKey{"admission", ""},
-    KnownKey{"kv_policy", "is not supported by this version; enable_prefix_caching switches the prefix cache"},
     KnownKey{"cpu_offload_gb", ""},
     KnownKey{"kv_offloading_size", ""},
     KnownKey{"kv_offloading_backend", ""},
@@ -481,14 +499,14 @@ constexpr std::array workload_refused{
     KnownKey{"rate", "belongs under arrivals: {process: poisson, rate: 5/s}"},
     KnownKey{"seed", "belongs at the top level"},
 };
-// Of other presets than vllm-v0.
+// Of engines that recompute what they preempt.
 constexpr std::array engine_obsolete{
-    KnownKey{"swap_space", "vLLM removed it on 2026-03-07; preemption recomputes"},
     KnownKey{"max_num_partial_prefills", "vLLM removed it on 2026-07-21"},
     KnownKey{"max_long_partial_prefills", "vLLM removed it on 2026-07-21"},
-    KnownKey{"num_cpu_blocks_override", "only preset vllm-v0 swaps"},
-    KnownKey{"swap_bandwidth_gb_s", "only preset vllm-v0 swaps"},
-    KnownKey{"swap_overlap", "only preset vllm-v0 swaps"},
+    KnownKey{"swap_space", "vLLM removed it on 2026-03-07; preemption recomputes"},
+    KnownKey{"num_cpu_blocks_override", "nothing is swapped"},
+    KnownKey{"swap_bandwidth_gb_s", "nothing is swapped"},
+    KnownKey{"swap_overlap", "nothing is swapped"},
     KnownKey{"scheduler_delay_factor", "only preset vllm-v0 has it"},
     KnownKey{"async_output_processing", "only preset vllm-v0 has it"},
 };
@@ -558,17 +576,11 @@ bool read_engine(Scenario& into, const Value& value, Diagnostics& diagnostics) {
     const Member* preset = find_member(value, "preset");
     Value rest = without_refused(value, "engine", engine_refused, diagnostics);
     drop_earlier_synonyms(rest, diagnostics);
-    if (preset == nullptr || !preset->value.is_scalar() || preset->value.scalar != "vllm-v0") {
+    const std::string name = preset != nullptr && preset->value.is_scalar() ? preset->value.scalar : "";
+    const Member* preemption = find_member(value, "preemption");
+    const bool recomputes = preemption == nullptr || (preemption->value.is_scalar() && preemption->value.scalar == "recompute");
+    if (recomputes && (name.empty() || name.starts_with("vllm-v1") || name == "sglang"))
         rest = without_obsolete(rest, engine_obsolete, diagnostics);
-        // The other presets preempt by recomputation, so naming it changes nothing.
-        std::erase_if(rest.map, [&](const Member& member) {
-            if (member.key != "preemption") return false;
-            if (!member.value.is_scalar() || member.value.scalar != "recompute") {
-                diagnostics.error(member.value.mark, "engine.preemption: only recompute is supported by this preset");
-            }
-            return true;
-        });
-    }
     engine_schema().read(rest, into.engine, "engine", diagnostics);
     const Member* blocks = find_member(value, "num_gpu_blocks_override");
     const Member* bytes = find_member(value, "kv_cache_memory_bytes");

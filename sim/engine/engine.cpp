@@ -36,7 +36,24 @@ Engine::Engine(const EngineArgs& args, EngineListener& listener)
         if (std::none_of(windows_.begin(), windows_.end(), same)) windows_.push_back(window);
     }
     KVSIM_CHECK(args.num_gpu_blocks >= 1 && args.block_size >= 1 && args.max_num_seqs >= 1, "engine arguments were checked");
+    if (args.policy.predictor) predictor_ = args.policy.predictor.make(*this);
     scheduler_ = make_scheduler(*this);
+}
+
+std::int32_t Engine::label(const std::string& name) {
+    if (name.empty()) return -1;
+    const auto found = std::find(labels_.begin(), labels_.end(), name);
+    if (found == labels_.end()) labels_.push_back(name);
+    return static_cast<std::int32_t>(found - labels_.begin());
+}
+
+std::int64_t believed_outputs(const LiveRequest& request) {
+    const std::int64_t guess = request.predicted > 0 ? request.predicted : request.max_tokens;
+    return std::max(guess, request.outputs + 1);
+}
+
+std::int64_t believed_final(const LiveRequest& request) {
+    return request.prompt + believed_outputs(request) - 1;
 }
 
 Slot Engine::enqueue(NewRequest& request) {
@@ -58,7 +75,10 @@ Slot Engine::enqueue(NewRequest& request) {
     live.output_base = request.output_base;
     live.measured = request.measured;
     live.outstanding = live.final_computed();
+    live.request_class = label(request.request_class);
+    live.tenant = label(request.tenant);
     KVSIM_CHECK(live.prompt >= 1 && live.max_tokens >= 1, "a request has a prompt, and room for an output token");
+    if (predictor_) live.predicted = std::max<std::int64_t>(predictor_->predict(live), 1);
     Slot slot = static_cast<Slot>(requests_.size());
     if (free_slots_.empty()) {
         requests_.push_back(std::move(live));
@@ -147,6 +167,7 @@ void Engine::finish(Slot slot, SimTime now) {
     leave(slot);
     LiveRequest& request = requests_[slot];
     if (keep_gaps_) listener_.on_gaps(request.id, request.gaps);
+    if (predictor_) predictor_->finished(request);
     const RequestId id = std::exchange(request.id, nobody);  // rows of it in flight find nobody
     listener_.on_finished(id, request.outputs, now);
 }

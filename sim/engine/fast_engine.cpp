@@ -36,9 +36,10 @@ void price_steps(const DecodeLine& line, std::int64_t context, std::int64_t rows
 }  // namespace
 
 bool FastEngine::handles(const EngineArgs& args) {
-    return args.batching == "vllm-v1" && args.kv_groups.empty() && args.scheduling_policy == QueueOrder::fcfs &&
-           args.long_prefill_token_threshold == 0 && args.max_num_batched_tokens >= args.max_num_seqs &&
-           args.block_size <= 4096 && args.max_model_len <= 0x3fffffff && args.max_num_seqs <= most_seats;
+    return args.batching == "vllm-v1" && !args.policy.any() && args.kv_groups.empty() &&
+           args.scheduling_policy == QueueOrder::fcfs && args.long_prefill_token_threshold == 0 &&
+           args.max_num_batched_tokens >= args.max_num_seqs && args.block_size <= 4096 && args.max_model_len <= 0x3fffffff &&
+           args.max_num_seqs <= most_seats;
 }
 
 FastEngine::FastEngine(const EngineArgs& args, EngineListener& listener, Integrals& integrals, TokenMeter& tokens)

@@ -403,6 +403,10 @@ private:
         request.output_base = arrival_.output_base;
         request.measured = record.measured;
         request.sequences = forks_ ? arrival_.n : 1;
+        if (labelled_) {
+            request.request_class = arrival_.request_class;
+            request.tenant = arrival_.tenant;
+        }
         if (at_once) {
             enter(target, request);
         } else {
@@ -875,6 +879,7 @@ private:
     bool may_branch_;
     /// The engine itself keeps the outputs of one prompt together.
     const bool forks_ = options_.engine.batching == "vllm-v0" && options_.engine.v0.release == VllmV0Args::Release::v0_6_3;
+    const bool labelled_ = options_.engine.policy.any();  // only added policies look at classes and tenants
     Outcome out_;
     TokenMeter tokens_;
     std::vector<std::unique_ptr<ReplicaType>> replicas_;

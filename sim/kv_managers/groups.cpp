@@ -13,6 +13,7 @@
 #include <numeric>
 
 #include "block_pool.hpp"
+#include "kvsim/engine/engine.hpp"
 
 namespace kvsim {
 namespace {
@@ -91,7 +92,8 @@ public:
         return hit;
     }
 
-    AdmissionNeed admission_need(PrefixHit hit, std::int64_t upto, std::int64_t whole) const override {
+    AdmissionNeed admission_need(const LiveRequest& /*request*/, PrefixHit hit, std::int64_t upto,
+                                 std::int64_t whole) const override {
         AdmissionNeed need{hit.idle, hit.idle};
         const std::int64_t tokens = hit.blocks * args_.block_size;
         for (const Group& group : groups_) {
@@ -309,7 +311,9 @@ private:
 
 }  // namespace
 
-std::unique_ptr<KvManager> make_kv_manager(const EngineArgs& args) {
+std::unique_ptr<KvManager> make_kv_manager(Engine& engine) {
+    const EngineArgs& args = engine.args();
+    if (args.policy.kv) return args.policy.kv.make(engine);
     return args.kv_groups.empty() ? make_paged_kv(args.usable_blocks(), args.block_size, args.enable_prefix_caching)
                                   : make_group_kv(args);
 }

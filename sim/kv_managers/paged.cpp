@@ -25,7 +25,8 @@ public:
         return hit;
     }
 
-    AdmissionNeed admission_need(PrefixHit hit, std::int64_t upto, std::int64_t whole) const override {
+    AdmissionNeed admission_need(const LiveRequest& /*request*/, PrefixHit hit, std::int64_t upto,
+                                 std::int64_t whole) const override {
         return {ceil_div(upto, block_size_) - hit.blocks + hit.idle, ceil_div(whole, block_size_) - hit.blocks + hit.idle};
     }
 

@@ -212,12 +212,26 @@ void resolve_vllm_v0(const config::EngineConfig& given, Deployment& d, Settings&
     v0.delay_factor = settings.take("scheduler_delay_factor", given.scheduler_delay_factor, 0.0);
     v0.async_output_processing =
         settings.take("async_output_processing", given.async_output_processing, !given.enforce_eager.value_or(false));
-    v0.swap_overlaps = settings.take("swap_overlap", given.swap_overlap, false);
 }
 
-/// Where swapped requests go and what moving them takes, from the size of a block.
+/// Where swapped requests go (EngineArgs::v0 has it for every style) and what moving them takes, from the size of a block.
 void resolve_swap(const config::EngineConfig& given, const Preset& preset, Deployment& d, Settings& settings) {
     VllmV0Args& v0 = d.engine.v0;
+    const PolicyArgs::Preemption mode = d.engine.policy.preemption;
+    const bool moves = mode == PolicyArgs::Preemption::swap || mode == PolicyArgs::Preemption::cheaper;
+    if (d.engine.batching != "vllm-v0" && !moves) {
+        std::string unused;
+        const auto unread = [&](std::string_view key, bool written) {
+            if (written) unused += (unused.empty() ? "" : ", ") + std::string(key);
+        };
+        unread("swap_space", given.swap_space.has_value());
+        unread("num_cpu_blocks_override", given.num_cpu_blocks_override.has_value());
+        unread("swap_bandwidth_gb_s", given.swap_bandwidth_gb_s.has_value());
+        unread("swap_overlap", given.swap_overlap.has_value());
+        if (!unused.empty()) d.warnings.push_back(unused + " has no effect: nothing is swapped (engine.preemption)");
+        return;
+    }
+    v0.swap_overlaps = settings.take("swap_overlap", given.swap_overlap, false);
     const std::int64_t space = given.swap_space.value_or(preset.swap_space).count();
     if (given.swap_space && *given.swap_space != preset.swap_space)
         settings.deviate("swap_space", text_of(space), text_of(preset.swap_space.count()));
@@ -227,7 +241,7 @@ void resolve_swap(const config::EngineConfig& given, const Preset& preset, Deplo
     } else if (d.budget.block_bytes > 0) {
         v0.num_cpu_blocks = space / d.budget.block_bytes;
     }
-    const bool swaps = v0.preemption == VllmV0Args::Preemption::swap || v0.release == VllmV0Args::Release::v0_6_3;
+    const bool swaps = moves || v0.preemption == VllmV0Args::Preemption::swap || v0.release == VllmV0Args::Release::v0_6_3;
     if (swaps && v0.num_cpu_blocks == 0 && d.budget.block_bytes == 0 && !given.num_cpu_blocks_override) {
         settings.error("preemption",
                        "without a model the size of a block is not known: engine.num_cpu_blocks_override says how many the "
@@ -277,6 +291,96 @@ void resolve_queue_order(const std::string& given, EngineArgs& engine, Settings&
     }
     settings.error("scheduling_policy",
                    fmt::format("preset {} has no scheduling_policy {} (it has {})", engine.preset, given, names));
+}
+
+/// A piece with its parameters, as texts name it.
+std::string text_of(const config::Choice& choice) {
+    std::string out = choice.name;
+    for (const config::Member& member : choice.params.map) {
+        if (member.key == "policy" || !member.value.is_scalar()) continue;
+        out += out.size() == choice.name.size() ? '(' : ' ';
+        out += member.key + "=" + member.value.scalar;
+    }
+    if (out.size() > choice.name.size()) out += ')';
+    return out;
+}
+
+/// The chosen piece, else the preset's; unset when neither names one.
+template <class Piece>
+Maker<Piece> resolve_piece(std::string_view key, const config::Choice& given, std::string_view preset,
+                           std::span<const Entry<ReadPiece<Piece>>> table, const config::Scenario& scenario, Deployment& d,
+                           Settings& settings, Diagnostics& diagnostics) {
+    if (given.written && given.name.empty()) return {};  // wrong, and reported
+    config::Choice choice = given;
+    if (!choice.written) choice.name = std::string(preset);
+    if (choice.name.empty()) return {};
+    const Entry<ReadPiece<Piece>>* entry =
+        find_entry(table, key, choice.name, choice.written ? choice.name_mark : settings.mark("preset"), diagnostics);
+    if (entry == nullptr) return {};
+    Maker<Piece> out{text_of(choice), entry->make({choice, scenario, d}, diagnostics)};
+    if (choice.written && out.name != preset) settings.deviate(key, out.name, preset.empty() ? "its own" : std::string(preset));
+    return out;
+}
+
+/// Styles that take every piece, as against the engines' own schedulers.
+bool composable(const EngineArgs& engine) {
+    return engine.batching != "vllm-v0" && engine.batching != "sglang";
+}
+
+/// The composed part of a batch policy.
+void resolve_policy(const config::Scenario& scenario, const Preset& preset, Deployment& d, Settings& settings,
+                    Diagnostics& diagnostics) {
+    const config::EngineConfig& given = scenario.engine;
+    EngineArgs& engine = d.engine;
+    PolicyArgs& policy = engine.policy;
+    if (!composable(engine)) {
+        const auto refuse = [&](std::string_view key, bool written) {
+            if (written)
+                settings.error(key, fmt::format("batching {} decides this itself; engine.{} goes with the other styles",
+                                                engine.batching, key));
+        };
+        refuse("victim", given.victim.written);
+        refuse("admission", given.admission.written);
+        refuse("kv_policy", given.kv_policy.written);
+        refuse("length_predictor", given.length_predictor.written);
+        refuse("requeue", given.requeue.has_value());
+        refuse("max_live_tokens", given.max_live_tokens.has_value());
+        if (engine.batching == "sglang" && given.preemption && *given.preemption != "recompute")
+            settings.error("preemption", "engine.preemption: only recompute is supported by this preset");
+        if (given.scheduling_policy.written) resolve_queue_order(given.scheduling_policy.name, engine, settings);
+        return;
+    }
+    const std::string order = given.scheduling_policy.written ? given.scheduling_policy.name : std::string(preset.order);
+    const bool plain = given.scheduling_policy.params.map.size() <= 1;
+    // Two orders are vLLM's own, and the fast form knows the first: they are no piece.
+    if (plain && (order == "fcfs" || order == "priority")) {
+        engine.scheduling_policy = order == "fcfs" ? QueueOrder::fcfs : QueueOrder::priority;
+        if (order != preset.order) settings.deviate("scheduling_policy", order, std::string(preset.order));
+    } else {
+        policy.order = resolve_piece("scheduling_policy", given.scheduling_policy, preset.order, queue_orders(), scenario, d,
+                                     settings, diagnostics);
+    }
+    policy.victim = resolve_piece("victim", given.victim, preset.victim, victim_rules(), scenario, d, settings, diagnostics);
+    policy.admission =
+        resolve_piece("admission", given.admission, preset.admission, admission_rules(), scenario, d, settings, diagnostics);
+    policy.predictor = resolve_piece("length_predictor", given.length_predictor, preset.length_predictor, length_predictors(),
+                                     scenario, d, settings, diagnostics);
+    policy.kv =
+        resolve_piece("kv_policy", given.kv_policy, preset.kv_policy, kv_policies(), scenario, d, settings, diagnostics);
+    const std::string preemption = settings.take("preemption", given.preemption, std::string(preset.preemption));
+    static constexpr std::array<std::string_view, 4> modes{"recompute", "swap", "cheaper", "none"};
+    const auto mode = std::find(modes.begin(), modes.end(), preemption);
+    if (mode == modes.end()) {
+        settings.error("preemption", "preemption must be " + fmt::format("{}", fmt::join(modes, ", ")) + ", is '" +
+                                         excerpt(preemption) + "'");
+    } else if (preemption != "recompute") {
+        settings.error("preemption", "engine.preemption: only recompute is supported by this preset");
+    } else {
+        policy.preemption = static_cast<PolicyArgs::Preemption>(mode - modes.begin());
+    }
+    const std::string requeue = settings.take("requeue", given.requeue, std::string(preset.requeue));
+    policy.requeue = requeue == "back" ? PolicyArgs::Requeue::back : PolicyArgs::Requeue::front;
+    policy.max_live_tokens = settings.take("max_live_tokens", given.max_live_tokens, std::int64_t{0});
 }
 
 /// What one engine alone reads; under another's preset it stands for nothing, and the user is told.
@@ -421,8 +525,13 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         }
     }
 
+    if (given.batching && *given.batching != engine.batching) {
+        if (find_entry(schedulers(), "batching", *given.batching, settings.mark("batching"), diagnostics) != nullptr) {
+            settings.deviate("batching", *given.batching, engine.batching);
+            engine.batching = *given.batching;
+        }
+    }
     const bool sglang = engine.batching == "sglang";
-    if (given.scheduling_policy) resolve_queue_order(*given.scheduling_policy, engine, settings);
     resolve_sglang(given, engine, d, settings);
     const std::int64_t usual_block = d.version.is_vllm() ? 16 : d.version.family == EngineFamily::sglang ? 1 : 32;
     engine.block_size = settings.take("block_size", given.block_size, usual_block);
@@ -486,6 +595,7 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         }
         resolve_vllm_v0(given, d, settings);
     }
+    resolve_policy(scenario, *preset, d, settings, diagnostics);
     if (diagnostics.error_count() == before) (sglang ? resolve_sglang_limits : resolve_batch_limits)(given, d, settings);
     if (diagnostics.error_count() != before) return d;
 
@@ -531,7 +641,7 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         d.memory = std::move(memory);
         engine.block_size = d.budget.block_size;
         engine.num_gpu_blocks = d.budget.num_gpu_blocks;
-        if (v0) resolve_swap(given, *preset, d, settings);
+        resolve_swap(given, *preset, d, settings);
         if (d.version.is_vllm() && !v0) engine.kv_groups = block_groups(d.budget);
         d.warnings.insert(d.warnings.end(), d.budget.warnings.begin(), d.budget.warnings.end());
         if (sglang) resolve_sglang_pool(given, d, settings);

@@ -701,7 +701,7 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     s.tensor_parallel_size = info.tensor_parallel_size;
     s.replicas = outcome.replicas;
     s.preset = info.engine.preset;
-    s.scheduling_policy = name_of(info.engine.scheduling_policy);
+    s.scheduling_policy = info.engine.order_name();
     s.kv_policy = info.kv_policy;
     s.preemption = info.preemption;
     s.step_time_model = info.step_time_model;

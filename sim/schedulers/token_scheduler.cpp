@@ -12,8 +12,10 @@ namespace kvsim {
 TokenScheduler::TokenScheduler(Engine& engine)
     : Scheduler(engine),
       args_(engine.args()),
-      waiting_(make_waiting_queue(args_.scheduling_policy, engine.requests())),
-      kv_(make_kv_manager(args_)),
+      waiting_(make_waiting_queue(engine)),
+      kv_(make_kv_manager(engine)),
+      victim_(args_.policy.victim ? args_.policy.victim.make(engine) : nullptr),
+      admission_(args_.policy.admission ? args_.policy.admission.make(engine) : nullptr),
       watermark_blocks_(static_cast<std::int64_t>(std::floor(args_.watermark * static_cast<double>(args_.num_gpu_blocks)))) {}
 
 void TokenScheduler::plan(Batch& batch) {
@@ -46,13 +48,30 @@ void TokenScheduler::advance(Batch& batch) {
     }
 }
 
-void TokenScheduler::admit(Batch& batch, PrefixHit hit, std::int64_t tokens) {
+TokenScheduler::Start TokenScheduler::start_of(LiveRequest& request) {
+    Start start;
+    start.hit = kv_->lookup(request);
+    start.computed = start.hit.blocks * args_.block_size;
+    return start;
+}
+
+bool TokenScheduler::may_admit(const LiveRequest& head, const Start& start, std::int64_t tokens) const {
+    const std::int64_t free = kv_->free() - watermark_blocks_;
+    const AdmissionNeed need =
+        kv_->admission_need(head, start.hit, start.computed + tokens, std::min(head.tokens(), args_.max_model_len));
+    if (need.now > free) return false;
+    if (admission_ == nullptr) return !args_.scheduler_reserve_full_isl || need.whole <= free;
+    return admission_->admits(head, {engine_, *kv_, running_, free, start.computed, need});
+}
+
+void TokenScheduler::admit(Batch& batch, const Start& start, std::int64_t tokens) {
+    const PrefixHit& hit = start.hit;
     const Slot slot = waiting_->head();
     waiting_->pop_head();
     LiveRequest& request = engine_.request(slot);
     KVSIM_DCHECK(request.computed == 0 && request.in_flight == 0, "a waiting request starts from nothing");
     const auto kind = request.state == RequestState::preempted ? ScheduledRow::Kind::resumed : ScheduledRow::Kind::fresh;
-    engine_.admitted(slot, hit.blocks * args_.block_size);
+    engine_.admitted(slot, start.computed);
     kv_->admit(request, hit, request.computed + tokens);
     kv_->publish(request, request.computed + tokens);
     running_.push_back(slot);
@@ -86,6 +105,29 @@ std::int64_t TokenScheduler::preempt(Batch& batch, std::size_t index) {
     engine_.preempted(batch, slot);
     waiting_->push_preempted(slot);
     return given_back;
+}
+
+std::size_t TokenScheduler::pick_victim() const {
+    if (victim_ != nullptr) return victim_->pick(engine_, running_);
+    if (args_.scheduling_policy != QueueOrder::priority || args_.policy.order) return running_.size() - 1;
+    std::size_t worst = 0;
+    for (std::size_t i = 1; i < running_.size(); ++i) {
+        const LiveRequest& a = engine_.request(running_[worst]);
+        const LiveRequest& b = engine_.request(running_[i]);
+        if (std::pair(b.priority, b.arrival_rank) > std::pair(a.priority, a.arrival_rank)) worst = i;
+    }
+    return worst;
+}
+
+bool TokenScheduler::make_room(Batch& batch, std::int64_t need, std::size_t& index, std::int64_t& budget) {
+    while (need > kv_->free()) {
+        const std::size_t victim = pick_victim();
+        const bool itself = victim == index;
+        budget += preempt(batch, victim);
+        if (itself) return false;
+        if (victim < index) --index;
+    }
+    return true;
 }
 
 void TokenScheduler::receive(const Batch& batch, SimTime now) {

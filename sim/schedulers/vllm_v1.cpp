@@ -52,7 +52,7 @@ private:
                 const Slot victim_slot = running_[victim];
                 const std::int64_t given_back = preempt(batch, victim);
                 budget_ += given_back;
-                if (given_back > 0) --i;
+                if (given_back > 0) --i;          // vLLM looks at the row alone, not at the place in the list
                 if (victim_slot == slot) return;  // nothing left to take from: the running part ends here
             }
             extend(batch, slot, n, std::max<std::int64_t>(need, 0));
@@ -60,44 +60,27 @@ private:
         }
     }
 
-    /// Index in running_ of the request to preempt: the last one, under priority the least urgent of all (the first of full
-    /// ties).
-    [[nodiscard]] std::size_t pick_victim() const {
-        if (args_.scheduling_policy == QueueOrder::fcfs) return running_.size() - 1;
-        std::size_t worst = 0;
-        for (std::size_t i = 1; i < running_.size(); ++i) {
-            const LiveRequest& a = engine_.request(running_[worst]);
-            const LiveRequest& b = engine_.request(running_[i]);
-            if (std::pair(b.priority, b.arrival_rank) > std::pair(a.priority, a.arrival_rank)) worst = i;
-        }
-        return worst;
-    }
-
     void plan_waiting(Batch& batch) {
         const EngineArgs& args = args_;
-        const std::int64_t reserve = watermark_blocks_;
         while (!waiting_->empty() && budget_ > 0) {
             if (static_cast<std::int64_t>(running_.size()) == args.max_num_seqs) {
                 batch.bound = Bound::seats;
                 return;
             }
             LiveRequest& head = engine_.request(waiting_->head());
-            const PrefixHit hit = kv_->lookup(head);
-            const std::int64_t cached = hit.blocks * args.block_size;
-            std::int64_t n = chunk(args, head.tokens() - cached);
+            const Start start = start_of(head);
+            std::int64_t n = chunk(args, head.tokens() - start.computed);
             if (!args.enable_chunked_prefill && n > budget_) {
                 batch.bound = Bound::token_budget;
                 return;
             }
             n = std::min(n, budget_);
 
-            const std::int64_t free = kv_->free() - reserve;
-            const AdmissionNeed need = kv_->admission_need(hit, cached + n, std::min(head.tokens(), args.max_model_len));
-            if ((args.scheduler_reserve_full_isl && need.whole > free) || need.now > free) {
+            if (!may_admit(head, start, n)) {
                 batch.bound = Bound::kv_blocks;
                 return;
             }
-            admit(batch, hit, n);
+            admit(batch, start, n);
             budget_ -= n;
         }
     }

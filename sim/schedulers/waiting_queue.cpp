@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/engine/engine.hpp"
 
 namespace kvsim {
 
@@ -59,6 +60,21 @@ private:
 std::unique_ptr<WaitingQueue> make_waiting_queue(QueueOrder order, const std::vector<LiveRequest>& requests) {
     if (order == QueueOrder::priority) return std::make_unique<PriorityQueue>(requests);
     return std::make_unique<FcfsQueue>();
+}
+
+std::unique_ptr<WaitingQueue> make_waiting_queue(Engine& engine) {
+    const PolicyArgs& policy = engine.args().policy;
+    return policy.order ? policy.order.make(engine) : make_waiting_queue(engine.args().scheduling_policy, engine.requests());
+}
+
+std::function<std::unique_ptr<WaitingQueue>(Engine&)> read_fcfs_order(const PieceSource& /*source*/,
+                                                                      config::Diagnostics& /*diagnostics*/) {
+    return [](Engine& engine) { return make_waiting_queue(QueueOrder::fcfs, engine.requests()); };
+}
+
+std::function<std::unique_ptr<WaitingQueue>(Engine&)> read_priority_order(const PieceSource& /*source*/,
+                                                                          config::Diagnostics& /*diagnostics*/) {
+    return [](Engine& engine) { return make_waiting_queue(QueueOrder::priority, engine.requests()); };
 }
 
 }  // namespace kvsim

@@ -50,8 +50,12 @@ struct SglangConfig {
 /// vLLM's engine arguments by their names; whatever is unset comes from the preset.
 struct EngineConfig : SglangConfig {
     std::optional<std::string> preset;
-    std::optional<std::string> version;  ///< whose memory accounting and defaults apply ("vllm-0.11.0", "sglang", "trtllm")
-    std::optional<std::string> scheduling_policy;
+    std::optional<std::string> version;   ///< whose memory accounting and defaults apply ("vllm-0.11.0", "sglang", "trtllm")
+    std::optional<std::string> batching;  ///< the batch policy under the preset's other defaults
+    // Pieces of the batch policy; each unnamed: the preset's.
+    Choice scheduling_policy, victim, admission, kv_policy, length_predictor;
+    std::optional<std::string> requeue;
+    std::optional<std::int64_t> max_live_tokens;
     std::optional<std::string> kv_cache_dtype;
     std::optional<std::string> dtype;
     std::optional<std::string> quantization;
@@ -78,7 +82,6 @@ struct EngineConfig : SglangConfig {
     std::optional<bool> async_scheduling;
     std::optional<bool> scheduler_reserve_full_isl;
     std::optional<double> watermark;
-    // vLLM V0
     std::optional<std::string> preemption;
     std::optional<Bytes> swap_space;  ///< per GPU
     std::optional<std::int64_t> num_cpu_blocks_override;

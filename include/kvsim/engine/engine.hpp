@@ -6,12 +6,14 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "kvsim/engine/batch.hpp"
 #include "kvsim/engine/kv_manager.hpp"
 #include "kvsim/engine/outcome.hpp"
+#include "kvsim/engine/policy.hpp"
 #include "kvsim/engine/request.hpp"
 #include "kvsim/engine/scheduler.hpp"
 #include "kvsim/engine/step_record.hpp"
@@ -37,6 +39,8 @@ struct NewRequest {
     std::uint64_t output_base = 0;
     std::vector<std::int64_t> output_lens;  ///< of each sequence, which ends there by itself; empty: all are max_tokens long
     bool measured = true;
+    std::string request_class;  ///< both only where a policy looks at them (PolicyArgs::any)
+    std::string tenant;
 };
 
 /// What was done for a request that left unfinished.
@@ -132,6 +136,10 @@ public:
     /// By slot; grows as requests arrive.
     [[nodiscard]] const std::vector<LiveRequest>& requests() const { return requests_; }
 
+    /// The number of a class or tenant name, the same for equal names; "" is -1.
+    [[nodiscard]] std::int32_t label(const std::string& name);
+    [[nodiscard]] std::string_view label_name(std::int32_t label) const { return labels_[static_cast<std::size_t>(label)]; }
+
     /// It runs from here on, with `cached` tokens of its KV found. Its state becomes running.
     void admitted(Slot slot, std::int64_t cached);
     /// It lost its KV. Its state becomes preempted, its `computed` 0.
@@ -195,6 +203,8 @@ private:
         std::int64_t measured = 0;
         SimTime last_token{};
     } steady_;
+    std::vector<std::string> labels_;
+    std::unique_ptr<LengthPredictor> predictor_;  // null: nobody asks
     std::unique_ptr<Scheduler> scheduler_;
 };
 

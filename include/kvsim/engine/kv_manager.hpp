@@ -10,6 +10,8 @@
 
 namespace kvsim {
 
+class Engine;
+
 /// Leading blocks (of EngineArgs::block_size tokens) of a request that are cached; `idle` pool blocks that serve them are held
 /// by nobody and would leave the free list.
 struct PrefixHit {
@@ -50,7 +52,8 @@ public:
     /// The longest cached prefix of a waiting request, below tokens - 1: one token is always computed.
     [[nodiscard]] virtual PrefixHit lookup(LiveRequest& request) = 0;
     /// What admitting a request with that hit takes: room for `upto` tokens now, for `whole` in the end.
-    [[nodiscard]] virtual AdmissionNeed admission_need(PrefixHit hit, std::int64_t upto, std::int64_t whole) const = 0;
+    [[nodiscard]] virtual AdmissionNeed admission_need(const LiveRequest& request, PrefixHit hit, std::int64_t upto,
+                                                       std::int64_t whole) const = 0;
     /// Gives a request without blocks its hit and room for `upto` tokens; needs admission_need(...).now <= free().
     virtual void admit(LiveRequest& request, PrefixHit hit, std::int64_t upto) = 0;
     /// Blocks a running request lacks to have room for `upto` tokens; <= 0: none. Blocks that its next token does not attend
@@ -74,8 +77,8 @@ std::unique_ptr<KvManager> make_paged_kv(std::int64_t usable, std::int64_t block
 /// exclude each other.
 std::unique_ptr<KvManager> make_group_kv(const EngineArgs& args);
 
-/// The one of the two that the arguments ask for.
-std::unique_ptr<KvManager> make_kv_manager(const EngineArgs& args);
+/// PolicyArgs::kv, else the one of the two that the model needs.
+std::unique_ptr<KvManager> make_kv_manager(Engine& engine);
 
 /// Slots one block of the pool counts for in the waste shares: its tokens; with groups of several block sizes their least
 /// common multiple, so that a token of each is a whole number of slots.

@@ -53,6 +53,12 @@ struct LiveRequest {
     std::vector<BlockKey> keys;
     std::vector<TokenRun> content;  ///< the prompt; empty: tokens nobody else has
     std::uint64_t output_base = 0;
+    // What only some policies look at (PolicyArgs); names are numbers of Engine::label().
+    std::int64_t predicted = 0;  ///< output tokens, as the length predictor says; 0: nobody asked
+    std::int32_t request_class = -1;
+    std::int32_t tenant = -1;
+    std::int64_t swapped_blocks = 0;  ///< on the CPU, while it waits with its `computed` tokens
+
     std::int64_t reserved_slots = 0;  ///< its part of the waste shares, kept current by the engine
     std::int64_t internal_slots = 0;
     std::int64_t outstanding = 0;  ///< tokens still to be computed, as the engine's account has them

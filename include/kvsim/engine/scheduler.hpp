@@ -11,10 +11,11 @@
 
 #include "kvsim/engine/batch.hpp"
 #include "kvsim/engine/kv_manager.hpp"
+#include "kvsim/engine/policy.hpp"
 #include "kvsim/engine/step_record.hpp"
 #include "kvsim/engine/waiting_queue.hpp"
 #include "kvsim/model/engine_args.hpp"
-#include "kvsim/model/registry.hpp"
+#include "kvsim/model/pieces.hpp"
 
 namespace kvsim {
 
@@ -106,26 +107,40 @@ public:
 
 protected:
     virtual void plan_rows(Batch& batch) = 0;
-    /// The head of the waiting queue starts to run with `tokens` new tokens after its prefix hit.
-    void admit(Batch& batch, PrefixHit hit, std::int64_t tokens);
+    /// Where a request that waits would continue.
+    struct Start {
+        PrefixHit hit;
+        std::int64_t computed = 0;  ///< tokens whose KV is found in the cache, or comes back from the CPU
+        bool swapped = false;
+    };
+    [[nodiscard]] Start start_of(LiveRequest& request);
+    /// Blocks and the admission rule allow the head of the queue to start with `tokens` new tokens. Seats and the token budget
+    /// are the style's to check.
+    [[nodiscard]] bool may_admit(const LiveRequest& head, const Start& start, std::int64_t tokens) const;
+    /// The head of the waiting queue starts to run with `tokens` new tokens.
+    void admit(Batch& batch, const Start& start, std::int64_t tokens);
     /// A running request gets `tokens` more, with `new_blocks` <= kv().free() blocks for them.
     void extend(Batch& batch, Slot slot, std::int64_t tokens, std::int64_t new_blocks);
     /// running_[index] loses its blocks and goes back to the waiting queue; returns the tokens of its dropped row (0: it had
     /// none).
     std::int64_t preempt(Batch& batch, std::size_t index);
+    /// Index in running_ of the request to preempt: PolicyArgs::victim, else the last one, under priority the least urgent of
+    /// all (the first of full ties).
+    [[nodiscard]] std::size_t pick_victim() const;
+    /// Preempts until `need` blocks are free for running_[index]. False: it was preempted itself. `index` follows the list;
+    /// `budget` gets back the tokens of rows that were dropped.
+    bool make_room(Batch& batch, std::int64_t need, std::size_t& index, std::int64_t& budget);
 
     const EngineArgs& args_;
     std::vector<Slot> running_;  // in admission order
     std::unique_ptr<WaitingQueue> waiting_;
     std::unique_ptr<KvManager> kv_;
-    std::int64_t watermark_blocks_;  // kept free at admission
+    std::unique_ptr<VictimRule> victim_;        // null: see pick_victim()
+    std::unique_ptr<AdmissionRule> admission_;  // null: scheduler_reserve_full_isl
+    std::int64_t watermark_blocks_;             // kept free at admission
 
 private:
     void advance(Batch& batch);
 };
-
-using MakeScheduler = std::unique_ptr<Scheduler> (*)(Engine&);
-/// By EngineArgs::batching.
-std::span<const Entry<MakeScheduler>> schedulers();
 
 }  // namespace kvsim

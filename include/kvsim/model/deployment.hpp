@@ -33,6 +33,14 @@ struct Preset {
     double watermark = 0;
     std::int64_t tokens_past_limit = 0;  ///< as EngineArgs::tokens_past_limit
     Bytes swap_space{};                  ///< CPU memory for swapped requests, per GPU
+    std::string_view order = "fcfs";
+    // Empty: the batching style's own.
+    std::string_view victim = {};
+    std::string_view admission = {};
+    std::string_view kv_policy = {};
+    std::string_view length_predictor = {};
+    std::string_view preemption = "recompute";
+    std::string_view requeue = "front";
 };
 /// The presets of this version, and the names reserved for later ones.
 std::span<const Preset> presets();

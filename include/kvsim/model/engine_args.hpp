@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvsim/model/policy_args.hpp"
 #include "kvsim/model/sglang_args.hpp"
 #include "kvsim/model/vllm_v0_args.hpp"
 
@@ -59,8 +60,13 @@ struct EngineArgs {
     std::int64_t tokens_past_limit = 0;  ///< tokens a sequence may have beyond max_model_len (vLLM V0: 1)
     SglangArgs sglang;
     VllmV0Args v0;
+    PolicyArgs policy;
     bool operator==(const EngineArgs&) const = default;
 
+    /// The order of the waiting queue as scenarios write it.
+    [[nodiscard]] std::string order_name() const {
+        return policy.order ? policy.order.name : std::string(name_of(scheduling_policy));
+    }
     [[nodiscard]] std::int64_t usable_blocks() const { return num_gpu_blocks - null_blocks; }
     /// Output tokens there is room for behind such a prompt; < 1: the request is refused.
     [[nodiscard]] std::int64_t output_limit(std::int64_t prompt) const { return max_model_len + tokens_past_limit - prompt; }

@@ -15,6 +15,12 @@
 namespace kvsim {
 
 struct Deployment;  // model/deployment.hpp
+class Engine;
+class Scheduler;
+
+/// Batch policies, by EngineArgs::batching; their objects belong to the engine layer.
+using MakeScheduler = std::unique_ptr<Scheduler> (*)(Engine&);
+std::span<const Entry<MakeScheduler>> schedulers();
 
 /// A step-time model may need the model's shape and the GPU; it reports what is missing at the map's mark.
 using MakeStepTime = std::unique_ptr<StepTimeModel> (*)(const Deployment&, const config::Value& params, config::Diagnostics&);

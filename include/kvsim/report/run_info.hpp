@@ -24,7 +24,7 @@ struct RunInfo {
     std::int64_t pipeline_parallel_size = 1;
     std::int64_t data_parallel_size = 1;
     EngineArgs engine;
-    std::string kv_policy;  ///< "paged", "paged_prefix" or "radix"
+    std::string kv_policy;  ///< PolicyArgs::kv, else "paged", "paged_prefix" or "radix"
     std::string preemption = "recompute";
     std::string step_time_model;          ///< constant | affine | roofline | fitted | ...
     std::string step_time_description;    ///< StepTimeModel::describe()

@@ -101,7 +101,7 @@ TEST_CASE("kvsim schema: every section and piece, cells that stay cells") {
     CHECK(has(text, "| `enable_prefix_caching` | true \\| false |"));
     CHECK(has(text, "| `num_gpu_blocks_override` | integer |  | 2 to 1000000000 |"));
     CHECK(has(text, "| `ttft` | duration |  | > 0 s |"));
-    CHECK(has(text, "fcfs, priority"));
+    CHECK(has(text, "fcfs or priority"));
 }
 
 TEST_CASE("kvsim: without arguments the usage, as an error") {

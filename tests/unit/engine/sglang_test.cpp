@@ -278,6 +278,6 @@ TEST_CASE("sglang: the preset's defaults, and keys under SGLang's own names") {
     std::string error;
     resolve("preset: sglang, scheduling_policy: priority", &error);
     CHECK(error.find("preset sglang has no scheduling_policy priority") != std::string::npos);
-    resolve("preset: vllm-v1, scheduling_policy: lpm", &error);
-    CHECK(error.find("preset vllm-v1 has no scheduling_policy lpm") != std::string::npos);
+    resolve("preset: vllm-v0, scheduling_policy: lpm", &error);
+    CHECK(error.find("preset vllm-v0 has no scheduling_policy lpm") != std::string::npos);
 }
