@@ -4,16 +4,33 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "kvsim/base/check.hpp"
 
 namespace kvsim {
 namespace {
 
-std::size_t power_of_two(std::int64_t at_least) {
-    std::size_t n = 64;
-    while (n < static_cast<std::size_t>(at_least)) n *= 2;
-    return n;
+/// So that sums over run_ahead()'s steps fit in int64, and contexts in the whole numbers of double.
+constexpr std::int64_t most_seats = 1 << 18;
+
+/// The prices of steps that follow each other, each as round_step(), operation by operation, but two at a time: of `n` steps of
+/// `rows` rows after a context sum of `context`, and maybe of one more. They fit in int32.
+void price_steps(const DecodeLine& line, std::int64_t context, std::int64_t rows, std::int64_t n, std::int32_t* prices) {
+    using Doubles [[gnu::vector_size(16)]] = double;
+    using Ints [[gnu::vector_size(8)]] = std::int32_t;
+    const auto before = static_cast<double>(context);
+    const auto more = static_cast<double>(rows);
+    const Doubles base = {line.base_ns, line.base_ns};
+    const Doubles slope = {line.per_context_ns, line.per_context_ns};
+    const Doubles half = {0.5, 0.5};
+    const Doubles two_steps = {2 * more, 2 * more};
+    Doubles at = {before + more, before + 2 * more};
+    for (std::int64_t i = 0; i < n; i += 2) {
+        const Ints whole = __builtin_convertvector(base + slope * at + half, Ints);
+        std::memcpy(prices + i, &whole, sizeof whole);
+        at += two_steps;
+    }
 }
 
 }  // namespace
@@ -21,7 +38,8 @@ std::size_t power_of_two(std::int64_t at_least) {
 bool FastEngine::handles(const EngineArgs& args) {
     return args.batching == "vllm-v1" && !args.policy.any() && args.kv_groups.empty() &&
            args.scheduling_policy == QueueOrder::fcfs && args.long_prefill_token_threshold == 0 &&
-           args.max_num_batched_tokens >= args.max_num_seqs && args.block_size <= 4096 && args.max_model_len <= 0x3fffffff;
+           args.max_num_batched_tokens >= args.max_num_seqs && args.block_size <= 4096 && args.max_model_len <= 0x3fffffff &&
+           args.max_num_seqs <= most_seats;
 }
 
 FastEngine::FastEngine(const EngineArgs& args, EngineListener& listener, Integrals& integrals, TokenMeter& tokens)
@@ -40,8 +58,8 @@ FastEngine::FastEngine(const EngineArgs& args, EngineListener& listener, Integra
       bucket_mask_(buckets_.size() - 1),
       occupied_(buckets_.size() / 64),
       most_crossings_(stretch / args.block_size + 1),
-      scheduled_at_(power_of_two(args.block_size + 4)),
-      scheduled_mask_(scheduled_at_.size() - 1) {}
+      // A last block lasts block_size batches, and two more may be in flight when its request leaves.
+      scheduled_at_(static_cast<std::size_t>(ceil_div(args.block_size + 4, args.block_size) * args.block_size)) {}
 
 // ---- lists through the requests
 
@@ -75,7 +93,7 @@ inline void FastEngine::leave_bucket(const Live& live) {
 std::int64_t FastEngine::batches_without_end(std::int64_t most) {
     const std::size_t at = static_cast<std::size_t>(batch_) & bucket_mask_;
     std::uint64_t bits = occupied_[at / 64] >> (at % 64);
-    if (at % 64 != 0) bits |= occupied_[(at / 64 + 1) & (occupied_.size() - 1)] << (64 - at % 64);
+    bits |= occupied_[(at / 64 + 1) & (occupied_.size() - 1)] << 1 << (63 - at % 64);
     for (; bits != 0; bits &= bits - 1) {
         const std::int64_t next = std::countr_zero(bits);
         if (next >= most) break;
@@ -123,14 +141,12 @@ void FastEngine::join(Live* request) {
 // ---- one step
 
 inline void FastEngine::plan_decoders(Batch& batch) {
+    // In admission order each crosser takes one, from the last one running if need be, who then crosses no more.
+    while (crossers_[phase_] > kv_.free()) preempt(batch);
     const std::int64_t crossers = crossers_[phase_];
-    if (crossers <= kv_.free()) {
-        kv_.take(crossers);
-        table_blocks_ += crossers;
-        if (kv_.keeps_ids()) name_crossers();
-    } else {
-        take_one_by_one(batch);
-    }
+    kv_.take(crossers);
+    table_blocks_ += crossers;
+    if (kv_.keeps_ids()) name_crossers();
     batch.decoders = decoders_;
     batch.measured_decoders = measured_decoders_;
     batch.shape.tokens = batch.shape.decode_rows = batch.shape.sampled = batch.shape.sequences = decoders_;
@@ -139,21 +155,6 @@ inline void FastEngine::plan_decoders(Batch& batch) {
     budget_ -= decoders_;
     computed_ += decoders_;
     outstanding_ -= decoders_;
-}
-
-/// Blocks are short: in admission order each crosser takes one, from the last one running if need be.
-void FastEngine::take_one_by_one(Batch& batch) {
-    const bool ids = kv_.keeps_ids();
-    for (const Live* live = phases_[phase_].first; live; live = live->phase.next) {
-        while (kv_.free() == 0) {
-            const bool itself = running_.last == live;
-            preempt(batch);
-            if (itself) return;  // it was the last one running: nobody is left behind it
-        }
-        kv_.take(1);
-        if (ids) kv_.name(live->kv, 1);
-        ++table_blocks_;
-    }
 }
 
 void FastEngine::plan_prefilling(Batch& batch) {
@@ -280,7 +281,7 @@ inline void FastEngine::close_plan(Batch& batch) {
               (batch.preempted == 0 ? args_.enable_chunked_prefill || waiting_.empty() : held_back_in_next());
     if (batch.empty()) return;
     batch.number = batch_;
-    scheduled_at_[static_cast<std::size_t>(batch_) & scheduled_mask_] = now_;
+    scheduled_at_[slot_] = now_;
     release_ended(batch_);
     for (Live* const live : batch.completing) {
         live->offset = live->computed - (batch_ + 1);
@@ -295,6 +296,13 @@ inline void FastEngine::close_plan(Batch& batch) {
     }
     ++batch_;
     phase_ = phase_ + 1 == phases_.size() ? 0 : phase_ + 1;
+    slot_ = slot_ + 1 == scheduled_at_.size() ? 0 : slot_ + 1;
+}
+
+/// One of the latest batches.
+inline SimTime FastEngine::scheduled_at(std::int64_t batch) const {
+    const auto age = static_cast<std::size_t>(batch_ - batch);
+    return scheduled_at_[slot_ >= age ? slot_ - age : slot_ + scheduled_at_.size() - age];
 }
 
 void FastEngine::schedule(Batch& batch, SimTime now) {
@@ -390,8 +398,7 @@ inline void FastEngine::leave_running(Live& live, std::int64_t registered_tokens
     const std::int64_t held = blocks(live.computed);
     if (held == last) {
         SimTime since = live.last_block;
-        if (since == never)
-            since = scheduled_at_[static_cast<std::size_t>((last - 1) * args_.block_size - live.offset) & scheduled_mask_];
+        if (since == never) since = scheduled_at((last - 1) * args_.block_size - live.offset);
         const Int128 internal = static_cast<Int128>(last * args_.block_size - final) * (now_ - since).count();
         integrals_.slots_internal_dt += internal;
         integrals_.slots_reserved_dt -= internal;
@@ -419,24 +426,33 @@ HeldSlots FastEngine::held_apart() const {
 
 void FastEngine::update(const Batch& batch, SimTime now) {
     now_ = now;
-    if (kv_.keeps_ids()) finished_.clear();
     if (batch.decoders > 0) tokens_.next(batch.decoders, batch.measured_decoders, now - last_update_, now);
+    last_update_ = now;
+    if (!batch.completing.empty() || !in_flight_.empty()) take_tokens(batch);
+    if (kv_.keeps_ids()) finished_.clear();
+    if (bucket(batch.number).first) finish_all(batch.number);
+}
+
+/// Of those who do not decode, or did and do no more.
+[[gnu::noinline]] void FastEngine::take_tokens(const Batch& batch) {
     for (Live* const live : batch.completing) {
         if (live->has_token) {
-            tokens_.next(1, live->measured ? 1 : 0, now - live->last_token, now);
+            tokens_.next(1, live->measured ? 1 : 0, now_ - live->last_token, now_);
         } else {
             live->has_token = true;
-            listener_.on_first_token(live->id, now);
+            listener_.on_first_token(live->id, now_);
         }
     }
-    for (Live* const live : in_flight_) live->last_token = now;
+    for (Live* const live : in_flight_) live->last_token = now_;
     in_flight_.clear();
-    last_update_ = now;
-    // Prefills end in the order of admission, so those that leave together stand in that order.
-    for (Live* live = bucket(batch.number).first; live;) {
+}
+
+/// Prefills end in the order of admission, so those that leave together stand in that order.
+[[gnu::noinline]] void FastEngine::finish_all(std::int64_t batch) {
+    for (Live* live = bucket(batch).first; live;) {
         Live& ended = *live;
         live = live->bucket.next;
-        if (ended.last_batch == batch.number) finish(ended);
+        if (ended.last_batch == batch) finish(ended);
     }
 }
 
@@ -526,54 +542,43 @@ bool FastEngine::bound_stays(Bound bound) const {
     return bound == Bound::kv_blocks && budget > 0 && budget >= blocked_budget_;
 }
 
-/// update() with what its finishes give back.
-void FastEngine::update_ahead(const Batch& batch, SimTime now, Ahead& passed) {
-    const std::int64_t used = used_blocks();
-    const std::int64_t reserved = held().reserved;
+/// update() before its instant; what its finishes give back counts from then on.
+void FastEngine::update_ahead(const Batch& batch, SimTime now) {
+    const std::int64_t before = unfinished_;
     update(batch, now);
-    const Int128 instant = now.time_since_epoch().count();
-    passed.used_dt += (used_blocks() - used) * instant;
-    passed.reserved_dt += (held().reserved - reserved) * instant;
+    if (unfinished_ != before) account(now);
 }
 
 FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool async, SimTime& end, SimTime horizon,
                                         SimTime last_finish, const DecodeLine& line) {
-    Ahead passed;
     const std::int64_t rows = decoders_;
     const auto plain = [rows](const Batch& batch) { return batch.shape.sequences == rows && batch.decoders == rows; };
     Batch& newest = async ? *next : *current;
     // So many batches of the queue do not just give each of the decoders a token; their results are taken one by one.
     const std::int64_t odd = !plain(newest) ? (async ? 2 : 1) : plain(*current) ? 0 : 1;
     const Bound bound = newest.bound;
-    if (odd > 0 && !bound_stays(bound)) return passed;
+    if (odd > 0 && !bound_stays(bound)) return {};
     // Last tokens among them: no room may be made for a waiting head, and no result may come after `last_finish`.
     const bool newest_ends = somebody_ends_in(batch_ - 1);
     const bool current_ends = async ? somebody_ends_in(batch_ - 2) : newest_ends;
     bool only_current = false;
     if (current_ends || newest_ends) {
         KVSIM_DCHECK(odd > 0, "who got its last token decodes no more");
-        if (!waiting_.empty() || (current_ends && end > last_finish)) return passed;
+        if (!waiting_.empty() || (current_ends && end > last_finish)) return {};
         only_current = async && newest_ends && end + next->duration > last_finish;
     }
 
-    // Prices must rise with the context, and the dearest, over all steps and weighted with all rows, stay far from the end of
-    // time; then neither they nor the sums below need a check one by one.
-    constexpr std::int64_t most_steps = 1 << 20;  // then the user's interrupt is looked for
-    const double base = line.base_ns;
-    const double slope = line.per_context_ns;
-    const auto price_at = [base, slope](double context) {  // as round_step(), operation by operation
-        return static_cast<std::int64_t>(base + slope * context + 0.5);
-    };
-    if (slope < 0 || base < 1 || decode_context_ > (std::int64_t{1} << 50)) return passed;
-    const double dearest = base + slope * static_cast<double>(decode_context_ + rows * most_steps);
-    if (dearest * static_cast<double>(rows + 1) > 1e15) return passed;
+    constexpr std::int64_t most_steps = 1 << 20;                 // then the user's interrupt is looked for
+    if (line.per_context_ns < 0 || line.base_ns < 1) return {};  // prices must rise with the context
 
     std::int64_t flying = current->duration.count();
     std::int64_t pending = async ? next->duration.count() : 0;  // of the batch that follows
     std::int64_t free = kv_.free();
-    std::array<std::int64_t, stretch> gaps;
+    std::int64_t steps = 0;
+    Int128 used_sum = 0, reserved_sum = 0;
+    std::array<std::int32_t, stretch + 2> prices;  // of the steps that end one after the other from `end` on
     bool somebody_ended = false;
-    while (passed.steps < most_steps && end < horizon) {
+    while (steps < most_steps && end < horizon && crossers_[phase_] <= free) {
         // So many steps need no look at anything: there are blocks, they end in time, and nobody ends but in the last of them,
         // which changes only what follows it.
         const std::int64_t before_end = batches_without_end(stretch);
@@ -590,90 +595,102 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
         }
         if (end >= tokens_.second_end()) tokens_.add(0, end);  // only now that no replica has tokens of the second before
         const std::int64_t room = (std::min(horizon, tokens_.second_end()) - end).count();
-        const std::int64_t longest = std::max(pending, price_at(static_cast<double>(decode_context_ + n * rows)));
+        const double dearest = line.base_ns + line.per_context_ns * static_cast<double>(decode_context_ + n * rows) + 0.5;
+        // Then prices fit in int32, and no sum below needs a check.
+        if (!(dearest < INT32_MAX) || pending > INT32_MAX) break;
+        const std::int64_t longest = std::max(pending, static_cast<std::int64_t>(dearest));
         if (room <= longest * (n - 1)) n = (room - 1) / longest + 1;
         if (n <= 0) break;
-        const std::int64_t known = passed.steps == 0 ? std::min(odd, n) : 0;
+        const std::int64_t known = steps == 0 ? std::min(odd, n) : 0;
 
         // The results of the batch in progress arrive and batch_ + i is scheduled, both at `now`. Instants count from `end`.
-        const std::int64_t first_gap = (end - last_update_).count();
         if (known > 0) {
-            update_ahead(*current, end, passed);
+            update_ahead(*current, end);
             if (known > 1) {
-                passed.used_peak = used_blocks() + crossers_[phase_];
-                update_ahead(*next, end + next->duration, passed);
+                integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_blocks() + crossers_[phase_]);
+                update_ahead(*next, end + next->duration);
             }
             free = kv_.free();
+        } else {
+            tokens_.next(rows, measured_decoders_, end - last_update_, end);
         }
-        auto context = static_cast<double>(decode_context_);
-        std::int64_t now = 0, last = -first_gap, instants = 0, block_instants = 0, taken = 0;
-        std::size_t phase = phase_;
-        auto slot = static_cast<std::size_t>(batch_);
-        for (std::int64_t i = 0; i < n; ++i) {
-            gaps[static_cast<std::size_t>(i)] = now - last;
-            last = now;
-            scheduled_at_[slot++ & scheduled_mask_] = end + SimDuration(now);
-            instants += now;
-            const std::int64_t crossers = crossers_[phase];
-            phase = phase + 1 == phases_.size() ? 0 : phase + 1;
-            taken += crossers;
-            block_instants += crossers * now;
-            context += static_cast<double>(rows);
-            const std::int64_t price = price_at(context);
-            flying = async ? pending : price;
-            pending = price;
-            now += flying;
+        prices[0] = static_cast<std::int32_t>(pending);
+        price_steps(line, decode_context_, rows, n, prices.data() + (async ? 1 : 0));
+        std::int64_t now = 0, instants = 0, block_instants = 0, taken = 0;
+        for (std::int64_t i = 0; i < n;) {  // up to the end of the phases' turn
+            const std::int64_t some = std::min(n - i, args_.block_size - static_cast<std::int64_t>(phase_));
+            const std::int32_t* const price = prices.data() + i;
+            const std::int32_t* const crossers = crossers_.data() + phase_;
+            SimTime* const scheduled = scheduled_at_.data() + slot_;
+            for (std::int64_t k = 0; k < some; ++k) {
+                scheduled[k] = end + SimDuration(now);
+                instants += now;
+                taken += crossers[k];
+                block_instants += crossers[k] * now;
+                now += price[k];
+            }
+            i += some;
+            phase_ = static_cast<std::int64_t>(phase_) + some == args_.block_size ? 0 : phase_ + static_cast<std::size_t>(some);
+            slot_ += static_cast<std::size_t>(some);
+            if (slot_ == scheduled_at_.size()) slot_ = 0;
         }
-        // From the second on gaps of plain steps only rise.
-        if (known < n) {
-            const auto from = static_cast<std::size_t>(known), past = static_cast<std::size_t>(n);
-            const std::int64_t sum = last + first_gap - (known > 0 ? first_gap : 0) - (known > 1 ? gaps[1] : 0);
-            const std::int64_t second_gap = gaps[from + 1 < past ? from + 1 : from];
-            tokens_.next_each({gaps.data() + from, past - from}, rows, measured_decoders_, sum,
-                              std::min(gaps[from], second_gap), std::max(gaps[from], gaps[past - 1]));
+        flying = prices[static_cast<std::size_t>(n - 1)];
+        if (async) pending = prices[static_cast<std::size_t>(n)];
+        const std::int64_t last = now - flying;
+        // The gaps up to there that are not known yet are prices, and from the second on they only rise.
+        const auto from = static_cast<std::size_t>(std::max<std::int64_t>(known - 1, 0)),
+                   past = static_cast<std::size_t>(n - 1);
+        if (from < past) {
+            const std::int32_t second = prices[from + 1 < past ? from + 1 : from];
+            tokens_.next_each({prices.data() + from, past - from}, rows, measured_decoders_, from > 0 ? last - prices[0] : last,
+                              std::min(prices[from], second), std::max(prices[from], prices[past - 1]));
         }
         const Int128 origin = end.time_since_epoch().count();
-        passed.steps += n;
-        passed.instants += origin * n + instants;
-        passed.block_instants += origin * taken + block_instants;
+        used_sum += origin * taken + block_instants;
+        reserved_sum += origin * (taken * args_.block_size - n * rows) +
+                        static_cast<Int128>(block_instants) * args_.block_size - static_cast<Int128>(instants) * rows;
+        steps += n;
         free -= taken;
         batch_ += n;
-        phase_ = phase;
         decode_context_ += n * rows;
         last_update_ = end + SimDuration(last);
         end += SimDuration(now);
         somebody_ended = n > before_end;
-        if (somebody_ended || passed.steps < odd) break;
+        if (somebody_ended || steps < odd) break;
     }
-    if (passed.steps == 0) return passed;
+    if (steps == 0) return {};
 
     now_ = last_update_;
     const std::int64_t taken = kv_.free() - free;
     kv_.take(taken);
     table_blocks_ += taken;
-    computed_ += passed.steps * rows;
-    outstanding_ -= passed.steps * rows;
-    const auto make_plain = [&](Batch& batch, std::int64_t age, SimDuration duration) {
-        batch.clear();
+    computed_ += steps * rows;
+    outstanding_ -= steps * rows;
+    held_integrals_.set(used_blocks(), held(), used_sum, reserved_sum);
+    integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_blocks());
+    const auto make_plain = [&](Batch& batch, std::int64_t age, std::int64_t duration) {
+        batch.recomputed_tokens = batch.preempted = 0;
+        batch.completing.clear();
+        batch.chunks.clear();
+        batch.shape.chunks = {};
         batch.bound = bound;
         batch.number = batch_ - 1 - age;
         batch.decoders = rows;
         batch.measured_decoders = measured_decoders_;
         batch.shape.tokens = batch.shape.decode_rows = batch.shape.sampled = batch.shape.sequences = rows;
         batch.shape.decode_context = decode_context_ - age * rows;  // steps one apart differ only in their context
-        batch.duration = duration;
+        batch.duration = SimDuration(duration);
     };
     if (odd > 0) steady_ = true;
-    if (passed.steps < odd) {
+    if (steps < odd) {
         std::swap(current, next);  // the second of the queue is in progress
-        make_plain(*next, 0, SimDuration(pending));
+        make_plain(*next, 0, pending);
     } else {
-        make_plain(newest, 0, SimDuration(pending));
-        if (async) make_plain(*current, 1, SimDuration(flying));
+        make_plain(newest, 0, async ? pending : flying);
+        if (async) make_plain(*current, 1, flying);
     }
-    passed.more = somebody_ended || passed.steps < odd;
     if (somebody_ended) release_ended(batch_ - 1);
-    return passed;
+    return {steps, somebody_ended || steps < odd};
 }
 
 /// A stalled engine runs nothing: whoever is left waits.

@@ -185,12 +185,25 @@ private:
     void take_arrivals() {
         while (!joining_.empty() && joining_.front().at <= now_) {
             Joining& next = joining_.front();
-            --loads_[next.replica].requests;
-            loads_[next.replica].tokens -= next.request.prompt + next.request.max_tokens - 1;
+            in_front_end(next, -1);
             enter(next.replica, next.request);
             joining_.pop_front();
         }
         while (may_issue() && next_arrival() <= now_) take_arrival();
+    }
+
+    struct Joining {
+        SimTime at;
+        std::size_t replica = 0;
+        NewRequest request;
+    };
+
+    /// `more`: 1 as it comes, -1 as it leaves. Only routers ask.
+    void in_front_end(const Joining& request, std::int64_t more) {
+        if constexpr (one) return;
+        ReplicaLoad& load = loads_[request.replica];
+        load.requests += more;
+        load.tokens += more * (request.request.prompt + request.request.max_tokens - 1);
     }
 
     void enter(std::size_t replica, NewRequest& request) {
@@ -380,9 +393,7 @@ private:
             record.queue = unscheduled - tokenizer;
             front += tokenizer;
         }
-        // The other engines make a request of each output; only this one has them share and copy blocks.
-        const bool forks = options_.engine.batching == "vllm-v0" && options_.engine.v0.release == VllmV0Args::Release::v0_6_3;
-        if (may_branch_ && arrival_.n > 1) branch(id, forks);
+        if (may_branch_ && arrival_.n > 1) branch(id);
         const bool at_once = front <= SimDuration::zero() && joining_.empty();
         Joining& joining = at_once ? at_once_ : joining_.push_back();
         joining.at = now_ + front;
@@ -398,21 +409,20 @@ private:
         request.content.swap(arrival_.prompt);
         request.output_base = arrival_.output_base;
         request.measured = record.measured;
-        request.sequences = forks ? arrival_.n : 1;
+        request.sequences = forks_ ? arrival_.n : 1;
         request.beam_seed = arrival_.beam_seed;
-        if (options_.engine.policy.any()) {
+        if (labelled_) {
             request.request_class = arrival_.request_class;
             request.tenant = arrival_.tenant;
         }
         if (at_once) {
             enter(target, request);
         } else {
-            ++loads_[target].requests;
-            loads_[target].tokens += request.prompt + request.max_tokens - 1;
+            in_front_end(joining, 1);
         }
     }
 
-    void branch(RequestId id, bool forks) {
+    void branch(RequestId id) {
         if (options_.engine.batching == "sglang") {
             throw UserError(
                 "request " + (arrival_.external_id.empty() ? std::to_string(id) : arrival_.external_id) + " asks for " +
@@ -420,7 +430,7 @@ private:
                 " outputs: SGLang first runs such a prompt alone to cache it and then sends it n times, which preset "
                 "sglang does not do; presets vllm-v1 and vllm-v0 do what their engines do");
         }
-        if (forks) return;
+        if (forks_) return;
         if (arrival_.beam_seed != 0) {
             throw UserError("request " + (arrival_.external_id.empty() ? std::to_string(id) : arrival_.external_id) +
                             " asks for beam search, which batching " + options_.engine.batching +
@@ -475,16 +485,19 @@ private:
     }
 
     // The engine's front end refuses such requests; one more token than the prompt must fit.
-    [[nodiscard]] bool fits(const Arrival& arrival) const {
-        return options_.engine.output_limit(arrival.prompt_tokens) >= 1 &&
-               (options_.engine.max_prompt_len == 0 || arrival.prompt_tokens <= options_.engine.max_prompt_len) &&
-               admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks && fits_to_its_end(arrival);
+    [[nodiscard]] bool fits(const Arrival& arrival) {
+        if (guaranteed_ && !fits_to_its_end(arrival)) return false;
+        if (arrival.prompt_tokens <= longest_fitting_) return true;
+        const bool fits = options_.engine.output_limit(arrival.prompt_tokens) >= 1 &&
+                          (options_.engine.max_prompt_len == 0 || arrival.prompt_tokens <= options_.engine.max_prompt_len) &&
+                          admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks;
+        if (fits) longest_fitting_ = arrival.prompt_tokens;
+        return fits;
     }
 
     /// Where nobody may lose blocks, who could not hold all its own is refused too.
     [[nodiscard]] bool fits_to_its_end(const Arrival& arrival) const {
         const EngineArgs& args = options_.engine;
-        if (!args.guarantees_room() || args.policy.kv) return true;
         const std::int64_t outputs = std::min(arrival.output_tokens, args.output_limit(arrival.prompt_tokens));
         const auto kept = static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)));
         return admission_blocks(args, args.longest_final(arrival.prompt_tokens, outputs)) <= out_.usable_blocks - kept;
@@ -589,9 +602,7 @@ private:
     void leave_front_end(RequestId id) {
         std::size_t at = 0;
         while (joining_[at].request.id != id) ++at;
-        const Joining& gone = joining_[at];
-        --loads_[gone.replica].requests;
-        loads_[gone.replica].tokens -= gone.request.prompt + gone.request.max_tokens - 1;
+        in_front_end(joining_[at], -1);
         joining_.erase(at);
     }
 
@@ -884,12 +895,6 @@ private:
         return text + "\n  give the engine more KV blocks, or a max_model_len that fits them";
     }
 
-    struct Joining {
-        SimTime at;
-        std::size_t replica = 0;
-        NewRequest request;
-    };
-
     /// RequestRecord::queue of a request that was never scheduled; until then less what the tokenizer took.
     static constexpr SimDuration unscheduled{-1};
 
@@ -901,6 +906,10 @@ private:
     bool closed_loop_;
     bool may_cancel_;
     bool may_branch_;
+    /// The engine itself keeps the outputs of one prompt together.
+    const bool forks_ = options_.engine.batching == "vllm-v0" && options_.engine.v0.release == VllmV0Args::Release::v0_6_3;
+    const bool guaranteed_ = options_.engine.guarantees_room() && !options_.engine.policy.kv;
+    const bool labelled_ = options_.engine.policy.any();  // only added policies look at classes and tenants
     Outcome out_;
     TokenMeter tokens_;
     std::vector<std::unique_ptr<ReplicaType>> replicas_;
@@ -915,6 +924,7 @@ private:
     std::shared_ptr<RequestTotals> totals_all_;
     std::size_t record_mask_ = ~std::size_t{0};
     RequestId oldest_ = 0;  // live, where records are not kept
+    std::int64_t longest_fitting_ = 0;
     std::int64_t shortest_rejected_ = INT64_MAX;
     SimTime turned_away_at_ = never;
     std::int64_t turned_away_now_ = 0;  // at that instant

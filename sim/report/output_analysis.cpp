@@ -86,15 +86,15 @@ BatchMeans::BatchMeans(std::int64_t values)
 }
 
 void BatchMeans::close() {
-    means_.push_back(static_cast<double>(sum_) / static_cast<double>(end_ - begin_));
-    total_ += sum_;
-    sum_ = 0;
+    means_.push_back(static_cast<double>(sum()) / static_cast<double>(end_ - begin_));
+    total_ += sum();
+    low_ = high_ = 0;
     begin_ = end_;
     end_ = means_.size() < batches_ ? start(means_.size() + 1) : -1;
 }
 
 double BatchMeans::mean() const {
-    return static_cast<double>(total_ + sum_) / static_cast<double>(values_);
+    return static_cast<double>(total_ + sum()) / static_cast<double>(values_);
 }
 
 double student_t(double tail_share, std::int64_t degrees) {

@@ -125,6 +125,41 @@ std::vector<std::int64_t> QuantilePasses<T>::at_or_below(T limit) const {
     return found;
 }
 
+template <class Take>
+void NumberCounts::each(std::int64_t total, Take&& take) const {
+    std::int64_t left = total - static_cast<std::int64_t>(large_.size());
+    for (std::size_t value = 0; left > 0; ++value) {
+        const std::int64_t count = counts_[value];
+        if (count > 0) take(static_cast<std::int64_t>(value), count);
+        left -= count;
+    }
+    std::vector<std::int32_t> sorted = large_;
+    std::sort(sorted.begin(), sorted.end());
+    for (const std::int32_t value : sorted) take(value, 1);
+}
+
+std::vector<double> NumberCounts::quantiles(std::int64_t total, std::span<const double> qs) const {
+    const std::vector<std::int64_t> ranks = ranks_of(total, qs);
+    std::vector<double> found;
+    std::int64_t passed = 0;
+    each(total, [&](std::int64_t value, std::int64_t count) {
+        passed += count;
+        while (found.size() < ranks.size() && ranks[found.size()] < passed) found.push_back(static_cast<double>(value));
+    });
+    return interpolated(total, qs, [&](std::int64_t rank) {
+        return found[static_cast<std::size_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin())];
+    });
+}
+
+double NumberCounts::squares(std::int64_t total, std::int64_t centre) const {
+    double sum = 0;
+    each(total, [&](std::int64_t value, std::int64_t count) {
+        const auto beside = static_cast<double>(value - centre);
+        sum += static_cast<double>(count) * (beside * beside);
+    });
+    return sum;
+}
+
 template class QuantilePasses<std::int64_t>;
 template class QuantilePasses<double>;
 

@@ -24,16 +24,44 @@ double seconds(SimDuration d) {
     return static_cast<double>(d.count()) / ns_per_s;
 }
 
-/// One quantity of every request, in two passes over the records: no column is made. A third one for the intervals.
+constexpr std::array<double, 6> statistics{0.5, 0.9, 0.95, 0.99, 0, 1};  // percentile_ranks, least, greatest
+
+/// `at`: the quantiles `statistics`; `squares`: sum of squared distances from `centre`, which is close to the mean.
+Distribution distribution(std::int64_t count, double mean, std::int64_t centre, double squares, std::span<const double> at,
+                          double unit) {
+    const double beside = mean - static_cast<double>(centre);
+    Distribution d;
+    d.count = count;
+    d.mean = mean / unit;
+    d.standard_deviation = std::sqrt(std::max(0.0, squares / static_cast<double>(count) - beside * beside)) / unit;
+    d.min = at[4] / unit;
+    d.max = at[5] / unit;
+    d.p50 = at[0] / unit;
+    d.p90 = at[1] / unit;
+    d.p95 = at[2] / unit;
+    d.p99 = at[3] / unit;
+    return d;
+}
+
+/// `sum` of the `count` numbers.
+Distribution distribution(const NumberCounts& numbers, std::int64_t count, std::int64_t sum) {
+    if (count == 0) return {};
+    const double mean = static_cast<double>(sum) / static_cast<double>(count);
+    const auto centre = static_cast<std::int64_t>(mean);
+    return distribution(count, mean, centre, numbers.squares(count, centre), numbers.quantiles(count, statistics), 1);
+}
+
+/// One quantity of every request, in two passes over the records: no column is made. A third one for the intervals. The caller
+/// counts the values and ends each batch, in both of the first passes.
 class Quantity {
 public:
     /// `values`: how many count() will bring.
-    explicit Quantity(std::int64_t values)
-        : values_(values), batches_(values), batch_end_(batches_.batches() > 0 ? batches_.start(1) : -1) {}
+    explicit Quantity(std::int64_t values) : values_(values), batches_(values) {}
     void count(std::int64_t value) {
         passes_.count(value);
-        batches_.add(value);
+        batches_.count(value);
     }
+    void end_counted() { batches_.close(); }
     void turn() {
         if (values_ == 0) return;
         centre_ = static_cast<std::int64_t>(batches_.mean());
@@ -43,24 +71,11 @@ public:
         const auto beside = static_cast<double>(value - centre_);
         squares_ += beside * beside;
         passes_.collect(value);
-        if (++collected_ == batch_end_) end_batch();
     }
+    void end_collected() { passes_.end_batch(); }
     [[nodiscard]] Distribution distribution(double unit) const {
-        Distribution d;
-        if (values_ == 0) return d;
-        const double mean = batches_.mean();
-        const double beside = mean - static_cast<double>(centre_);
-        d.count = values_;
-        d.mean = mean / unit;
-        d.standard_deviation = std::sqrt(std::max(0.0, squares_ / static_cast<double>(values_) - beside * beside)) / unit;
-        const std::vector<double> at = passes_.values();
-        d.min = at[4] / unit;
-        d.max = at[5] / unit;
-        d.p50 = at[0] / unit;
-        d.p90 = at[1] / unit;
-        d.p95 = at[2] / unit;
-        d.p99 = at[3] / unit;
-        return d;
+        if (values_ == 0) return {};
+        return kvsim::distribution(values_, batches_.mean(), centre_, squares_, passes_.values(), unit);
     }
 
     // Once the distribution was taken; then collect_ends() each value again.
@@ -81,20 +96,30 @@ public:
     [[nodiscard]] const BatchMeans& batches() const { return batches_; }
 
 private:
-    void end_batch() {
-        passes_.end_batch();
-        batch_end_ = batches_.start(++batch_ + 1);
-    }
-    static constexpr std::array<double, 6> statistics{0.5, 0.9, 0.95, 0.99, 0, 1};  // percentile_ranks, least, greatest
     std::int64_t values_;
     BatchMeans batches_;
     std::int64_t centre_ = 0;
     double squares_ = 0;
-    std::int64_t collected_ = 0;
-    std::size_t batch_ = 0;
-    std::int64_t batch_end_;
     QuantilePasses<std::int64_t> passes_;
     QuantileEnds ends_;
+};
+
+/// Says when a batch of several series of the same length is full.
+class BatchEnds {
+public:
+    explicit BatchEnds(std::int64_t values) : batches_(values), end_(batches_.batches() > 0 ? batches_.start(1) : -1) {}
+    /// Of each value; true: it was the last of its batch.
+    bool next() {
+        if (++seen_ != end_) return false;
+        end_ = ++batch_ < batches_.batches() ? batches_.start(batch_ + 1) : -1;
+        return true;
+    }
+
+private:
+    BatchMeans batches_;
+    std::size_t batch_ = 0;
+    std::int64_t seen_ = 0;
+    std::int64_t end_;
 };
 
 Distribution distribution(const LogLinearHistogram& h, double unit = ns_per_ms) {
@@ -149,41 +174,54 @@ void each_completed(const std::vector<RequestRecord>& records, bool measured_onl
 
 /// `intervals`: and how far the means and percentiles may be off, and whether they drift.
 Tally exact_tally(const std::vector<RequestRecord>& records, const config::SloConfig& slo, bool measured_only, bool intervals) {
-    RequestCounts counts;
+    std::int64_t n = 0;
     std::int64_t with_gaps = 0;  // more than one output token
+    each_completed(records, measured_only, [&](const RequestRecord& r) {
+        ++n;
+        with_gaps += r.output_tokens > 1;
+    });
+    Tally t;
+    NumberCounts prompt, output;
+    Quantity ttft(n), e2e(n), queue(n), tpot(with_gaps);
+    BatchMeans decoding(with_gaps), gaps(with_gaps);
+    BatchEnds all_counted(n), gapped_counted(with_gaps);
     for (const RequestRecord& r : records) {
         if (measured_only && !r.measured) continue;
-        counts.add(r, slo);
-        with_gaps += completed(r) && r.output_tokens > 1;
-    }
-
-    const std::int64_t n = counts.completed;
-    Quantity prompt(n), output(n), ttft(n), e2e(n), queue(n), tpot(with_gaps);
-    BatchMeans decoding(with_gaps), gaps(with_gaps);
-    each_completed(records, measured_only, [&](const RequestRecord& r) {
+        t.add(r, slo);
+        if (!completed(r)) continue;
         prompt.count(r.prompt_tokens);
         output.count(r.output_tokens);
         ttft.count(r.ttft.count());
         e2e.count(r.e2e.count());
         queue.count(r.queue.count());
-        if (r.output_tokens < 2) return;
+        if (all_counted.next()) {
+            for (Quantity* const q : {&ttft, &e2e, &queue}) q->end_counted();
+        }
+        if (r.output_tokens < 2) continue;
         tpot.count(time_per_output_token(r)->count());
-        decoding.add((r.e2e - r.ttft).count());
-        gaps.add(r.output_tokens - 1);
-    });
-    for (Quantity* const q : {&prompt, &output, &ttft, &e2e, &queue, &tpot}) q->turn();
+        decoding.count((r.e2e - r.ttft).count());
+        gaps.count(r.output_tokens - 1);
+        if (gapped_counted.next()) {
+            tpot.end_counted();
+            decoding.close();
+            gaps.close();
+        }
+    }
+    for (Quantity* const q : {&ttft, &e2e, &queue, &tpot}) q->turn();
+    BatchEnds all_collected(n), gapped_collected(with_gaps);
     each_completed(records, measured_only, [&](const RequestRecord& r) {
-        prompt.collect(r.prompt_tokens);
-        output.collect(r.output_tokens);
         ttft.collect(r.ttft.count());
         e2e.collect(r.e2e.count());
         queue.collect(r.queue.count());
-        if (r.output_tokens > 1) tpot.collect(time_per_output_token(r)->count());
+        if (all_collected.next()) {
+            for (Quantity* const q : {&ttft, &e2e, &queue}) q->end_collected();
+        }
+        if (r.output_tokens < 2) return;
+        tpot.collect(time_per_output_token(r)->count());
+        if (gapped_collected.next()) tpot.end_collected();
     });
-    Tally t;
-    static_cast<RequestCounts&>(t) = counts;
-    t.prompt = prompt.distribution(1);
-    t.output = output.distribution(1);
+    t.prompt = distribution(prompt, n, t.prompt_tokens);
+    t.output = distribution(output, n, t.output_tokens);
     t.ttft = ttft.distribution(ns_per_ms);
     t.tpot = tpot.distribution(ns_per_ms);
     t.e2e = e2e.distribution(ns_per_ms);

@@ -72,20 +72,28 @@ public:
 
     /// add() for each of `values` with the same `count`. The caller knows their `sum`, and `low` and `high` between which all
     /// of them lie and which are the least and the greatest.
-    void add_each(std::span<const std::int64_t> values, std::int64_t count, std::int64_t sum, std::int64_t low,
-                  std::int64_t high) {
+    void add_each(std::span<const std::int32_t> values, std::int64_t count, std::int64_t sum, std::int32_t low,
+                  std::int32_t high) {
         if (count == 0) return;
         total_ += static_cast<std::int64_t>(values.size()) * count;
         sum_ += static_cast<Int128>(sum) * count;
         if (low < min_) min_ = low;
         if (high > max_) max_ = high;
         // Within a power of two, bins are as wide as each other.
-        if (log_linear_shift(low, bits_) == log_linear_shift(high, bits_)) {
-            const int shift = log_linear_shift(low, bits_);
+        const int shift = log_linear_shift(low, bits_);
+        if (shift == log_linear_shift(high, bits_)) {
             std::int64_t* const counts = counts_.data() + (static_cast<std::size_t>(shift) << bits_);
-            for (const std::int64_t value : values) counts[static_cast<std::uint64_t>(value) >> shift] += count;
+            const auto add_one = [=](std::int32_t value) { counts[static_cast<std::uint32_t>(value) >> shift] += count; };
+            std::size_t i = 0;
+            for (; i + 4 <= values.size(); i += 4) {
+                add_one(values[i]);
+                add_one(values[i + 1]);
+                add_one(values[i + 2]);
+                add_one(values[i + 3]);
+            }
+            for (; i < values.size(); ++i) add_one(values[i]);
         } else {
-            for (const std::int64_t value : values) counts_[log_linear_bin(value, bits_)] += count;
+            for (const std::int32_t value : values) counts_[log_linear_bin(value, bits_)] += count;
         }
     }
 

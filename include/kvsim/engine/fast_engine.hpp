@@ -23,6 +23,7 @@
 
 #include "kvsim/base/ring.hpp"
 #include "kvsim/engine/engine.hpp"
+#include "kvsim/engine/held_integrals.hpp"
 #include "kvsim/engine/outcome.hpp"
 #include "kvsim/engine/run_kv.hpp"
 #include "kvsim/engine/step_record.hpp"
@@ -87,12 +88,7 @@ public:
     /// What run_ahead() passed over.
     struct Ahead {
         std::int64_t steps = 0;
-        Int128 instants = 0;         ///< sum of the instants at which a step was scheduled
-        Int128 block_instants = 0;   ///< the same, weighted with the blocks taken at each
-        Int128 used_dt = 0;          ///< changes of used_blocks() by finishes, each times its instant
-        Int128 reserved_dt = 0;      ///< of held().reserved
-        std::int64_t used_peak = 0;  ///< of used_blocks() before the last finish
-        bool more = false;           ///< it stopped where the number of decoders changes
+        bool more = false;  ///< it stopped where the number of decoders changes
     };
 
     /// Whether the arguments meet the conditions above. The workload must also keep its outputs private
@@ -116,8 +112,8 @@ public:
     /// Requests that finished in the last update(), in order; where ids are kept.
     [[nodiscard]] const std::vector<RequestId>& finished() const { return finished_; }
 
-    /// Whether the next schedule() only advances the decoders, as long as nobody comes, finishes or lacks a block.
-    [[nodiscard]] bool steady() const { return steady_ && decoders_ > 0; }
+    /// Whether the next schedule() only advances the decoders, as long as nobody comes or finishes.
+    [[nodiscard]] bool steady() const { return steady_ && decoders_ > 0 && crossers_[phase_] <= kv_.free(); }
     [[nodiscard]] std::int64_t decoders() const { return decoders_; }
     /// Whether somebody gets its last token in that batch.
     [[nodiscard]] bool somebody_ends_in(std::int64_t batch);
@@ -142,6 +138,9 @@ public:
     [[nodiscard]] HeldSlots held() const { return {table_blocks_ * args_.block_size - computed_, 0}; }
     /// The same, each where it belongs.
     [[nodiscard]] HeldSlots held_apart() const;
+    /// The state changed at `now`; run_ahead() has told of what it passed over.
+    void account(SimTime now) { held_integrals_.set(used_blocks(), held(), now); }
+    [[nodiscard]] const HeldIntegrals& held_integrals() const { return held_integrals_; }
     [[nodiscard]] std::string describe() const;
     [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const;
 
@@ -170,9 +169,11 @@ private:
         return block_shift_ >= 0 ? (computed + args_.block_size - 1) >> block_shift_ : ceil_div(computed, args_.block_size);
     }
 
-    void update_ahead(const Batch& batch, SimTime now, Ahead& passed);
+    void update_ahead(const Batch& batch, SimTime now);
+    void take_tokens(const Batch& batch);
+    void finish_all(std::int64_t batch);
+    [[nodiscard]] SimTime scheduled_at(std::int64_t batch) const;
     void plan_decoders(Batch& batch);
-    void take_one_by_one(Batch& batch);
     void plan_prefilling(Batch& batch);
     [[nodiscard]] bool lacks_blocks(PrefixHit hit, std::int64_t total, std::int64_t tokens);
     [[nodiscard]] bool held_back_in_next();
@@ -221,8 +222,9 @@ private:
     std::size_t bucket_mask_ = 0;
     std::vector<std::uint64_t> occupied_;  // a bit a bucket
     std::int64_t most_crossings_;          // of a decoder in `stretch` steps
-    std::vector<SimTime> scheduled_at_;    // of the latest batches, ring
-    std::size_t scheduled_mask_ = 0;
+    std::vector<SimTime> scheduled_at_;    // of the latest batches: a ring of whole turns of the phase
+    std::size_t slot_ = 0;                 // of batch_ in it
+    HeldIntegrals held_integrals_;
 
     std::vector<Live*> in_flight_;  // async: preempted with a token in flight
     std::int64_t budget_ = 0;

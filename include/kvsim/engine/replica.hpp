@@ -15,6 +15,7 @@
 #include "kvsim/base/check.hpp"
 #include "kvsim/engine/engine.hpp"
 #include "kvsim/engine/fast_engine.hpp"
+#include "kvsim/engine/held_integrals.hpp"
 #include "kvsim/engine/outcome.hpp"
 #include "kvsim/engine/step_record.hpp"
 #include "kvsim/model/cold_start.hpp"
@@ -248,27 +249,21 @@ public:
     void settle(SimTime end) {
         set_bound(bound_, end, true);
         set_head_blocking(false, end);
-        const std::int64_t t = end.time_since_epoch().count();
         if (!flying_) integrals_.idle += end - idle_since_;
         if (waiting_) integrals_.any_waiting += end - waiting_since_;
         if (busy_) busy_dt_ += end - busy_since_;
-        used_dt_ += static_cast<Int128>(used_) * t;
-        saved_dt_ += static_cast<Int128>(saved_) * t;
-        reserved_dt_ += static_cast<Int128>(held_.reserved) * t;
-        internal_dt_ += static_cast<Int128>(held_.internal) * t;
+        const HeldIntegrals& held = held_integrals();
         const std::int64_t slots = engine_.slots_per_block();
-        integrals_.blocks_used_dt += used_dt_;
-        integrals_.blocks_saved_dt += saved_dt_;
-        integrals_.slots_token_dt += used_dt_ * slots - reserved_dt_ - internal_dt_;
-        integrals_.slots_reserved_dt += reserved_dt_;
-        integrals_.slots_internal_dt += internal_dt_;
+        integrals_.blocks_used_dt += held.used_until(end);
+        integrals_.blocks_saved_dt += saved_dt_ + static_cast<Int128>(saved_) * end.time_since_epoch().count();
+        integrals_.slots_token_dt += held.used_until(end) * slots - held.reserved_until(end) - held.internal_until(end);
+        integrals_.slots_reserved_dt += held.reserved_until(end);
+        integrals_.slots_internal_dt += held.internal_until(end);
         integrals_.slots_busy_dt += static_cast<Int128>(engine_.usable_blocks() * slots) * busy_dt_.count();
     }
 
     /// The integral of used blocks from time 0 to `now`, up to which nothing more happens; before settle().
-    [[nodiscard]] Int128 blocks_used_until(SimTime now) const {
-        return used_dt_ + static_cast<Int128>(used_) * now.time_since_epoch().count();
-    }
+    [[nodiscard]] Int128 blocks_used_until(SimTime now) const { return held_integrals().used_until(now); }
 
 private:
     /// Over steps that end before `horizon` and in which nobody is admitted or preempted, nor finished after `last_finish`.
@@ -286,11 +281,6 @@ private:
         counters_.rows += passed.steps * rows;
         counters_.tokens += passed.steps * rows;
         integrals_.stepping += end_ - first_end + (has_next_ ? next_->duration - first_pending : SimDuration{});
-        used_dt_ -= passed.block_instants + passed.used_dt;
-        reserved_dt_ -= passed.block_instants * engine_.slots_per_block() - passed.instants * rows + passed.reserved_dt;
-        used_ = engine_.used_blocks();
-        held_ = engine_.held();
-        integrals_.blocks_used_peak = std::max({integrals_.blocks_used_peak, passed.used_peak, used_});
         return passed.more;
     }
 
@@ -313,12 +303,8 @@ private:
         counters_.rows += passed.steps * passed.rows;
         counters_.tokens += passed.steps * passed.rows;
         integrals_.stepping += passed.priced;
-        used_dt_ -= passed.used_dt;
-        reserved_dt_ -= passed.reserved_dt;
-        internal_dt_ -= passed.internal_dt;
-        used_ = engine_.used_blocks();
-        held_ = engine_.held();
-        integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_);
+        held_integrals_.set(engine_.used_blocks(), engine_.held(), passed.used_dt, passed.reserved_dt, passed.internal_dt);
+        integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, engine_.used_blocks());
     }
 
     void set_bound(Bound bound, SimTime now, bool closing = false) {
@@ -334,22 +320,24 @@ private:
         head_blocks_since_ = now;
     }
 
-    /// The state changed at `now`. The integral of a value over time is its last value times the end of the run less the sum of
-    /// its changes, each times its instant; so only a change costs, and nothing between two of them.
+    [[nodiscard]] const HeldIntegrals& held_integrals() const {
+        if constexpr (fast) {
+            return engine_.held_integrals();
+        } else {
+            return held_integrals_;
+        }
+    }
+
+    /// The state changed at `now`.
     void account(SimTime now) {
-        const std::int64_t t = now.time_since_epoch().count();
-        const std::int64_t used = engine_.used_blocks();
-        const HeldSlots held = engine_.held();
-        used_dt_ -= static_cast<Int128>(used - used_) * t;
-        reserved_dt_ -= static_cast<Int128>(held.reserved - held_.reserved) * t;
-        if constexpr (!fast) {
-            internal_dt_ -= static_cast<Int128>(held.internal - held_.internal) * t;
+        if constexpr (fast) {
+            engine_.account(now);
+        } else {
+            held_integrals_.set(engine_.used_blocks(), engine_.held(), now);
             const std::int64_t saved = engine_.saved_blocks();
-            saved_dt_ -= static_cast<Int128>(saved - saved_) * t;
+            saved_dt_ -= static_cast<Int128>(saved - saved_) * now.time_since_epoch().count();
             saved_ = saved;
         }
-        used_ = used;
-        held_ = held;
         if (const bool waiting = engine_.waiting_count() > 0; waiting != waiting_) {
             if (waiting_) integrals_.any_waiting += now - waiting_since_;
             waiting_ = waiting;
@@ -524,13 +512,9 @@ private:
     SimTime waiting_since_{};
     SimTime busy_since_{};
     SimDuration busy_dt_{};
-    std::int64_t used_ = 0;
     std::int64_t saved_ = 0;
-    HeldSlots held_;
-    Int128 used_dt_ = 0;
     Int128 saved_dt_ = 0;
-    Int128 reserved_dt_ = 0;
-    Int128 internal_dt_ = 0;
+    HeldIntegrals held_integrals_;  // where the engine has none
 
     std::int64_t preemptions_ = 0;
     std::int64_t fruitless_preemptions_ = 0;  // since a token was last received

@@ -32,8 +32,8 @@ public:
     }
     /// next() for each of `gaps` with the same counts, all of them in the second that ends at second_end(); sum, low and high
     /// as LogLinearHistogram::add_each() asks.
-    void next_each(std::span<const std::int64_t> gaps, std::int64_t count, std::int64_t measured, std::int64_t sum,
-                   std::int64_t low, std::int64_t high) {
+    void next_each(std::span<const std::int32_t> gaps, std::int64_t count, std::int64_t measured, std::int64_t sum,
+                   std::int32_t low, std::int32_t high) {
         out_.itl.add_each(gaps, measured, sum, low, high);
         if (cut_) out_.itl_all.add_each(gaps, count, sum, low, high);
         in_second_ += static_cast<std::int64_t>(gaps.size()) * count;

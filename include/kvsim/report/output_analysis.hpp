@@ -40,9 +40,14 @@ public:
     /// 20 batches, 10 of 20 to 39 values, none of fewer.
     explicit BatchMeans(std::int64_t values);
     void add(std::int64_t value) {
-        sum_ += value;
+        count(value);
         if (++seen_ == end_) close();
     }
+    /// add() where the caller counts the values and calls close() behind the last of each batch.
+    void count(std::int64_t value) {
+        if (__builtin_add_overflow(low_, value, &low_)) high_ += value < 0 ? -1 : 1;
+    }
+    void close();
     [[nodiscard]] std::size_t batches() const { return batches_; }
     /// How many values precede the batch.
     [[nodiscard]] std::int64_t start(std::size_t batch) const {
@@ -55,13 +60,15 @@ public:
 
 private:
     __extension__ using Sum = __int128;
-    void close();
+    /// The carries out of low_ times 2^64, and low_ as it wrapped.
+    [[nodiscard]] Sum sum() const { return (static_cast<Sum>(high_) << 64) + low_; }
     std::int64_t values_;
     std::size_t batches_;
     std::int64_t seen_ = 0;
     std::int64_t begin_ = 0;  // of the batch in progress
     std::int64_t end_;
-    Sum sum_ = 0;
+    std::int64_t low_ = 0;
+    std::int64_t high_ = 0;
     Sum total_ = 0;
     std::vector<double> means_;
 };

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "kvsim/base/histogram.hpp"
+
 namespace kvsim {
 
 /// The quantiles `qs` (each in [0, 1], any order) of `column` (doubles: below 2^63), exact. 0 for an empty column. Counts into
@@ -24,7 +26,7 @@ public:
     void count(T value) { ++counts_[bin_of(value)]; }
     /// `total`: how many were counted, below 2^32.
     void want(std::int64_t total, std::span<const double> qs);
-    void collect(T value) {
+    [[gnu::always_inline]] void collect(T value) {
         const std::uint16_t part = parts_[bin_of(value)];
         const std::uint32_t at = ends_[part]++;
         if (part % 2 != 0) kept_[at] = value;
@@ -65,6 +67,31 @@ private:
     std::vector<double> qs_;
     std::vector<std::int64_t> ranks_;  // ascending, distinct
     std::int64_t total_ = 0;
+};
+
+/// Exact quantiles of whole numbers that are mostly small, as lengths are: counted one by one.
+class NumberCounts {
+public:
+    NumberCounts() : counts_(direct) {}
+    void count(std::int32_t value) {  // >= 0
+        if (value < direct) {
+            ++counts_[static_cast<std::size_t>(value)];
+        } else {
+            large_.push_back(value);
+        }
+    }
+    /// `total`: how many were counted, > 0.
+    [[nodiscard]] std::vector<double> quantiles(std::int64_t total, std::span<const double> qs) const;
+    /// Sum of the squared distances from `centre`.
+    [[nodiscard]] double squares(std::int64_t total, std::int64_t centre) const;
+
+private:
+    static constexpr std::int32_t direct = 1 << 16;
+    /// take(value, how many) of all, ascending.
+    template <class Take>
+    void each(std::int64_t total, Take&& take) const;
+    Counters64 counts_;
+    std::vector<std::int32_t> large_;
 };
 
 }  // namespace kvsim

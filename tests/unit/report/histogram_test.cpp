@@ -109,3 +109,23 @@ TEST_CASE("histogram: counts, merge and exact mean") {
     CHECK(a.standard_deviation() == doctest::Approx(both.standard_deviation()));
     CHECK_THROWS_AS(a.merge(LogLinearHistogram(7)), InternalError);
 }
+
+TEST_CASE("histogram: many values of one count, within a power of two and beyond") {
+    for (const std::int32_t last : {1'000'300, 1'100'000, 3'000'000}) {
+        std::vector<std::int32_t> values;
+        std::int64_t sum = 0;
+        LogLinearHistogram one, many;
+        for (std::int32_t value = 1'000'000; value <= last; value += (last - 1'000'000) / 6) {
+            values.push_back(value);
+            sum += value;
+            one.add(value, 5);
+        }
+        many.add_each(values, 5, sum, values.front(), values.back());
+        many.add_each(values, 0, sum, 0, INT32_MAX);  // nothing
+        CHECK(many.count() == one.count());
+        CHECK(many.mean() == one.mean());
+        CHECK(many.min() == one.min());
+        CHECK(many.max() == one.max());
+        for (const double q : {0.0, 0.2, 0.4, 0.5, 0.6, 0.9, 1.0}) CHECK(many.quantile(q) == one.quantile(q));
+    }
+}

@@ -253,3 +253,19 @@ TEST_CASE("output analysis: mean over replications by hand") {
     CHECK_FALSE(replication_mean(std::vector<double>{3}).half_width);
     CHECK(*replication_mean(std::vector<double>{0.1, 0.1, 0.1}).half_width == 0);
 }
+
+TEST_CASE("output analysis: batch sums beyond 64 bits") {
+    constexpr std::int64_t large = INT64_MAX - 40;
+    BatchMeans batches(40);  // 20 batches of 2
+    for (std::int64_t i = 0; i < 40; ++i) batches.add(large + i);
+    REQUIRE(batches.means().size() == 20);
+    for (std::size_t j = 0; j < 20; ++j) CHECK(batches.means()[j] == static_cast<double>(large));
+    CHECK(batches.mean() == static_cast<double>(large));
+    BatchMeans signs(40);
+    for (std::int64_t i = 0; i < 40; ++i) signs.add(i % 2 == 0 ? -large - i : -large + i);
+    CHECK(signs.mean() == static_cast<double>(-large));
+    BatchMeans small(40);
+    for (std::int64_t i = 0; i < 40; ++i) small.add(i);
+    CHECK(small.means()[3] == 6.5);
+    CHECK(small.mean() == 19.5);
+}

@@ -122,3 +122,21 @@ TEST_CASE("passes: quantiles twice over, and each batch's share at or below one"
         }
     }
 }
+
+TEST_CASE("numbers counted one by one: the same quantiles, and squares, above and below what is counted directly") {
+    Stream stream{6};
+    for (const int bits : {3, 12, 17, 30}) {
+        CAPTURE(bits);
+        std::vector<std::int64_t> column;
+        kvsim::NumberCounts numbers;
+        for (int i = 0; i < 5'000; ++i) {
+            const auto value = static_cast<std::int32_t>(stream.next() >> (64 - bits));
+            column.push_back(value);
+            numbers.count(value);
+        }
+        CHECK(numbers.quantiles(5'000, qs) == quantiles(column, qs));
+        double squares = 0;
+        for (const std::int64_t value : column) squares += static_cast<double>(value - 7) * static_cast<double>(value - 7);
+        CHECK(numbers.squares(5'000, 7) == doctest::Approx(squares).epsilon(1e-12));
+    }
+}
