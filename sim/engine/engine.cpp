@@ -232,6 +232,13 @@ std::string Engine::describe() const {
            scheduler_->describe_head();
 }
 
+bool Engine::head_blocks_others() const {
+    if (waiting_count() < 2 || running_count() >= args_.max_num_seqs) return false;
+    const std::vector<Slot> waiting = scheduler_->waiting();
+    const auto fits = [this](Slot slot) { return admission_blocks(args_, requests_[slot].tokens()) <= free_blocks(); };
+    return !fits(waiting.front()) && std::any_of(waiting.begin() + 1, waiting.end(), fits);
+}
+
 std::vector<std::pair<RequestId, std::int64_t>> Engine::left_over() const {
     std::vector<std::pair<RequestId, std::int64_t>> out;
     for (const Slot slot : scheduler_->running()) out.emplace_back(requests_[slot].id, requests_[slot].outputs);

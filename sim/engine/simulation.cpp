@@ -79,6 +79,9 @@ public:
         if (options.itl_per_request) {
             for (const auto& replica : replicas_) replica->keep_gaps();
         }
+        if (options.note_head_blocking) {
+            for (const auto& replica : replicas_) replica->note_head_blocking();
+        }
         look_up_arrival();
     }
 
@@ -295,7 +298,8 @@ private:
         if constexpr (std::is_same_v<AnyEngine, Engine>) {
             // Of several replicas one may die (EngineCrash), which ends the run: the others must not be beyond that instant.
             // What blocks are saved by sharing is only known step by step.
-            if (options_.form == EngineForm::per_request || replicas_.size() > 1 || may_branch_) return;
+            if (options_.form == EngineForm::per_request || replicas_.size() > 1 || may_branch_ || options_.note_head_blocking)
+                return;
             if (may_cancel_) horizon = std::min(horizon, next_deadline());
         }
         // Tokens are counted second by second over all replicas.
@@ -928,7 +932,7 @@ private:
 };
 
 bool fast_form(const SimulationOptions& options, const StepTimeModel& step_time, const Workload& workload) {
-    const bool exact = !options.itl_per_request && !workload.may_cancel() && !workload.may_branch() &&
+    const bool exact = !options.itl_per_request && !options.note_head_blocking && !workload.may_cancel() && !workload.may_branch() &&
                        !step_time.needs_context_range() && FastEngine::handles(options.engine) &&
                        (!options.engine.enable_prefix_caching || workload.outputs_are_private());
     KVSIM_CHECK(options.form != EngineForm::fast || exact, "the fast form was asked for where it is not exact");

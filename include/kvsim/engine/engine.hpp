@@ -128,6 +128,8 @@ public:
     [[nodiscard]] std::int64_t saved_blocks() const { return scheduler_->pool().saved(); }
     [[nodiscard]] std::int64_t running_count() const { return scheduler_->running_count(); }
     [[nodiscard]] std::int64_t waiting_count() const { return scheduler_->waiting_count(); }
+    /// The head of the queue lacks blocks for its tokens, while a seat is free and blocks for all tokens of somebody behind it.
+    [[nodiscard]] bool head_blocks_others() const;
     [[nodiscard]] std::int64_t outstanding_tokens() const { return outstanding_; }
     [[nodiscard]] const Scheduler& scheduler() const { return *scheduler_; }
 
