@@ -131,8 +131,9 @@ public:
 /// Blocks in any table, found by the tokens in them and before them.
 class Blocks final : public Kv {
 public:
-    Blocks(const EngineArgs& args, const NaivePolicy::Piece& piece, const SimTime& now, PolicyMutation wrong)
-        : size_(args.block_size),
+    Blocks(const EngineArgs& args, const NaivePolicy::Piece& piece, const SimTime& now, NaiveTrail& trail, PolicyMutation wrong)
+        : trail_(trail),
+          size_(args.block_size),
           caching_(args.enable_prefix_caching),
           tree_(piece.name == "radix"),
           eviction_(piece.text("eviction", "lru")),
@@ -190,6 +191,7 @@ public:
                 b.cached_at = ++events_;
                 b.hits = 0;
             } else if (tree_) {
+                ++trail_.times["given back for a cached one"];
                 hold(same);
                 drop(block);
                 r.tables[0][at(j)] = same;
@@ -291,18 +293,26 @@ private:
             if (expired(blocks_[at(block)])) over.push_back(block);
         }
         for (const Int block : over) {
+            ++trail_.times["expired"];
             blocks_[at(block)].cached = false;
             free_.remove(block);
             free_.push_back(block);
         }
         const Int block = next();
         KVSIM_CHECK(block != none, "a block is taken only when one is free");
+        if (blocks_[at(block)].cached) {
+            ++trail_.times["evicted"];
+            const auto earlier = [&](Int other) { return blocks_[at(other)].used_at < blocks_[at(block)].used_at; };
+            if (std::any_of(free_.begin(), free_.end(), earlier))
+                ++trail_.times["evicted before others that were used earlier"];
+        }
         free_.remove(block);
         blocks_[at(block)].cached = false;
         blocks_[at(block)].users = 1;
         return block;
     }
 
+    NaiveTrail& trail_;
     Int size_;
     bool caching_;
     bool tree_;
@@ -320,8 +330,9 @@ private:
 /// One range of slots per request.
 class Ranges final : public Kv {
 public:
-    Ranges(const EngineArgs& args, const NaivePolicy::Piece& piece, PolicyMutation wrong)
-        : policy_(piece.name),
+    Ranges(const EngineArgs& args, const NaivePolicy::Piece& piece, NaiveTrail& trail, PolicyMutation wrong)
+        : trail_(trail),
+          policy_(piece.name),
           buddy_(piece.text("placement", piece.name == "contiguous-max" ? "first-fit" : "buddy") == "buddy"),
           taken_(at(args.num_gpu_blocks), false),
           longest_(std::min(args.max_model_len, args.num_gpu_blocks)),
@@ -339,6 +350,7 @@ public:
     }
     void grow(Request& r, Int upto) override {
         if (upto <= r.range_count) return;
+        ++trail_.times["moved to a longer range"];
         const Int first = r.range_first;
         const Int count = r.range_count;
         take(r, larger(r, upto));  // it is copied, so both are there for a moment
@@ -410,7 +422,11 @@ private:
         }
         return true;
     }
-    [[nodiscard]] Int need(Int count) const { return place(count) >= 0 ? count : usable() + 1; }
+    [[nodiscard]] Int need(Int count) const {
+        if (place(count) >= 0) return count;
+        if (count <= free()) ++trail_.times["no range, though enough is free"];
+        return usable() + 1;
+    }
     [[nodiscard]] Int reserved(const Request& r, Int upto) const {
         Int count = longest_;
         if (policy_ == "contiguous-exact") count = r.believed_end();
@@ -438,6 +454,7 @@ private:
         for (Int slot = first; slot < first + chunk(count); ++slot) taken_.at(at(slot)) = taken;
     }
 
+    NaiveTrail& trail_;
     std::string policy_;
     bool buddy_;
     std::vector<bool> taken_;
@@ -454,9 +471,9 @@ public:
                   PolicyMutation wrong)
         : args_(args), policy_(policy), step_time_(step_time), trail_(trail), wrong_(wrong), cpu_free_(args.v0.num_cpu_blocks) {
         if (policy_.kv.name == "paged" || policy_.kv.name == "radix") {
-            kv_ = std::make_unique<Blocks>(args_, policy_.kv, now_, wrong_);
+            kv_ = std::make_unique<Blocks>(args_, policy_.kv, now_, trail_, wrong_);
         } else {
-            kv_ = std::make_unique<Ranges>(args_, policy_.kv, wrong_);
+            kv_ = std::make_unique<Ranges>(args_, policy_.kv, trail_, wrong_);
         }
     }
 
