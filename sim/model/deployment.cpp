@@ -525,13 +525,12 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
                        "enable_chunked_prefill");
     }
     const bool foretells = !policy.predictor || policy.predictor.name == "oracle";
-    const bool reserves = policy.kv && (policy.kv.name.starts_with("contiguous-max") ||
-                                        (policy.kv.name.starts_with("contiguous-exact") && foretells));
+    const bool reserves = policy.contiguous() && (policy.kv.name.starts_with("contiguous-max") || foretells);
     const bool guaranteed = engine.batching == "no-evict" || reserves || (foretells && policy.admission.name == "expected");
     if (policy.preemption == PolicyArgs::Preemption::none && !guaranteed) {
         settings.error(given.preemption ? "preemption" : "batching",
                        "preemption none needs an admission that guarantees room to the end: batching no-evict, admission "
-                       "expected with the oracle, or kv_policy contiguous-max or contiguous-exact");
+                       "expected with the oracle, or a contiguous kv_policy (max; pow2 and exact with the oracle)");
     }
     if (policy.contiguous()) refuse_with_contiguous(scenario, preset, engine, settings);
 }

@@ -78,6 +78,19 @@ TEST_CASE("policies: table, markdown and CSV name every preset, without --preset
     CHECK(again.out == run_in(folder, {"policies", "s.yaml", "--format", "csv", "--quiet"}).out);
 }
 
+TEST_CASE("policies: differences of thousands of requests, shorter ones among them") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    const std::vector<std::string> command{"policies", "s.yaml",  "--presets", "vllm-v1,vllm-v0",       "--format",
+                                           "json",     "--quiet", "--set",     "workload.requests=3000"};
+    const Finished done = run_in(folder, command);
+    REQUIRE(done.exit == 0);
+    const Json difference = Json::parse(done.out).at("policies")[1].at("ttft_difference_ms");
+    CHECK(difference.at("requests") == 3000);
+    CHECK(difference.at("ci95")[0] < difference.at("mean"));
+    CHECK(difference.at("mean") < difference.at("ci95")[1]);
+}
+
 TEST_CASE("policies: an engine that cannot run the scenario is a row with the reason, the others run, and the exit code is 1") {
     const TemporaryFolder folder;
     folder.write("s.yaml", scenario());
