@@ -197,12 +197,13 @@ private:
 
     /// A block that holds nothing findable, free for longest; else one that is evicted.
     BlockId take() {
+        expire();
         BlockId block = no_block;
         if (static_cast<std::int64_t>(nodes_.size()) <= usable_) {
             KVSIM_CHECK(nodes_.size() < 0x7fffffff, "more than 2^31 blocks in use");
             block = static_cast<BlockId>(nodes_.size());
             nodes_.emplace_back();
-        } else if (expire(); !plain_.empty()) {
+        } else if (!plain_.empty()) {
             block = plain_.front();
             plain_.pop_front();
         } else {

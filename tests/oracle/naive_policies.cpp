@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <list>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -113,7 +114,7 @@ public:
     virtual ~Kv() = default;
     [[nodiscard]] virtual Int free() const = 0;
     [[nodiscard]] virtual Int usable() const = 0;
-    [[nodiscard]] virtual Hit lookup(const Request& r) const = 0;
+    [[nodiscard]] virtual Hit lookup(const Request& r) = 0;
     /// Blocks that must be free for the request to start with `upto` tokens; nothing: it cannot, however many are.
     [[nodiscard]] virtual Int need_at_start(const Request& r, const Hit& hit, Int upto) const = 0;
     virtual void start(Request& r, const Hit& hit, Int upto) = 0;
@@ -148,7 +149,8 @@ public:
     }
     [[nodiscard]] Int free() const override { return length(free_); }
     [[nodiscard]] Int usable() const override { return length(blocks_) - first_; }
-    [[nodiscard]] Hit lookup(const Request& r) const override {
+    [[nodiscard]] Hit lookup(const Request& r) override {
+        expire();
         Hit hit;
         while (caching_ && (hit.blocks + 1) * size_ <= r.size() - 1) {
             const Int block = find(key(r, hit.blocks));
@@ -217,10 +219,11 @@ public:
             KVSIM_CHECK(r.computed <= length(r.tables[0]) * size_, "computed beyond the table");
             for (const Int block : r.tables[0]) ++users[at(block)];
         }
+        std::vector<Int> times_free(blocks_.size(), 0);
+        for (const Int block : free_) ++times_free[at(block)];
         for (Int b = first_; b < length(blocks_); ++b) {
             KVSIM_CHECK(blocks_[at(b)].users == users[at(b)], "users are the tables that name the block");
-            KVSIM_CHECK(std::count(free_.begin(), free_.end(), b) == (users[at(b)] == 0 ? 1 : 0),
-                        "a block is free exactly when nobody holds it");
+            KVSIM_CHECK(times_free[at(b)] == (users[at(b)] == 0 ? 1 : 0), "a block is free exactly when nobody holds it");
         }
     }
 
@@ -286,8 +289,8 @@ private:
         if (eviction_ == "fifo") return {b.cached_at, block};
         return {b.used_at, block};
     }
-    Int take() {
-        // What has expired becomes free like any other, in the order of its last use.
+    /// At a look-up or a taking what has expired becomes free like any other, in the order of its last use.
+    void expire() {
         std::vector<Int> over;
         for (const Int block : free_) {
             if (expired(blocks_[at(block)])) over.push_back(block);
@@ -298,6 +301,9 @@ private:
             free_.remove(block);
             free_.push_back(block);
         }
+    }
+    Int take() {
+        expire();
         const Int block = next();
         KVSIM_CHECK(block != none, "a block is taken only when one is free");
         if (blocks_[at(block)].cached) {
@@ -342,7 +348,7 @@ public:
     }
     [[nodiscard]] Int free() const override { return length(taken_) - held_; }
     [[nodiscard]] Int usable() const override { return length(taken_); }
-    [[nodiscard]] Hit lookup(const Request&) const override { return {}; }
+    [[nodiscard]] Hit lookup(const Request&) override { return {}; }
     [[nodiscard]] Int need_at_start(const Request& r, const Hit&, Int upto) const override { return need(reserved(r, upto)); }
     void start(Request& r, const Hit&, Int upto) override { take(r, reserved(r, upto)); }
     [[nodiscard]] Int lacks(const Request& r, Int upto) const override {
@@ -496,6 +502,7 @@ public:
         budget_ = args_.max_num_batched_tokens;
         stopped_by_blocks_ = stopped_by_budget_ = shortage_ = batch_runs_ = sorted_ = false;
         for (auto& [id, r] : requests_) r.lost_this_step = false;
+        back_from_cpu_.clear();
         promote();
 
         if (policy_.style == "vllm-v1") {
@@ -514,7 +521,8 @@ public:
             Request& r = requests_.at(row.id);
             row.blocks = kv_->shown(r, held_before_.at(row.id).first, held_before_.at(row.id).second);
             batch_.record.total_tokens += row.tokens;
-            batch_.tokens_present.push_back(r.size());
+            // Who comes back from the CPU was not looked up in the cache.
+            batch_.tokens_present.push_back(back_from_cpu_.count(row.id) > 0 ? 0 : r.size());
             batch_.recomputed.push_back(std::max<Int>(0, std::min(row.computed + row.tokens, r.most_computed) - row.computed));
             r.computed = row.computed + row.tokens;
             r.scheduled += row.tokens;
@@ -536,7 +544,7 @@ public:
             batch_.bound = Bound::token_budget;
         }
         // What a step without rows moves is paid for by the next one.
-        if (!batch_.record.scheduled.empty()) {
+        if (!batch_.empty()) {
             batch_.transfer =
                 SimDuration(std::llround(static_cast<double>(std::exchange(moved_blocks_, 0)) * args_.v0.swap_ns_per_block));
         }
@@ -711,6 +719,7 @@ private:
         kv_->start(r, r.swapped > 0 ? Hit{} : start, start.tokens + n);
         const bool comes_back = r.swapped > 0;
         if (comes_back) {
+            back_from_cpu_.insert(r.id);
             note("swapped in");
             move(r.swapped);
             cpu_free_ += r.swapped;
@@ -839,8 +848,8 @@ private:
 
     /// The head starts, with at most `most` tokens, or somebody makes place for it; false: it does not.
     bool admit_head(bool whole, Int most) {
-        if (!seat_free()) return displace();
         const Request& next = get(head());
+        if (!seat_free()) return displace();
         if (next.lost_this_step) {
             note("the displaced stands at the head");
             stopped_by_blocks_ = true;
@@ -1085,6 +1094,9 @@ private:
                         continue;
                     }
                     idle(get(rows[i].id));
+                    const Request& r = get(rows[i].id);
+                    const Int present = back_from_cpu_.count(r.id) > 0 ? 0 : r.size();
+                    batch_.started_idle.push_back({r.id, rows[i].kind, batch_.hit_tokens[i], present});
                     rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(i));
                     batch_.hit_tokens.erase(batch_.hit_tokens.begin() + static_cast<std::ptrdiff_t>(i));
                 }
@@ -1366,6 +1378,7 @@ private:
     bool batch_runs_ = false;
     bool sorted_ = false;
     Int decode_steps_ = unlimited;                           ///< since the last step of prompts
+    std::set<RequestId> back_from_cpu_;
     std::map<RequestId, std::pair<Int, bool>> held_before_;  ///< blocks before its row, and whether the row got some
 };
 

