@@ -98,6 +98,7 @@ public:
         if (!caching_) return;
         const std::int64_t full = std::min(upto / block_size_, static_cast<std::int64_t>(request.table.size()));
         if (full <= request.registered) return;
+        expire();
         make_keys(request, full, block_size_);
         for (; request.registered < full; ++request.registered) {
             const auto j = static_cast<std::size_t>(request.registered);

@@ -17,6 +17,13 @@ private:
     [[nodiscard]] std::int64_t queue_budget(std::int64_t /*decodes*/) const override { return no_budget; }
     [[nodiscard]] std::optional<Bound> closed() override { return waiting_->empty() ? Bound::no_waiting : closed_by_; }
 
+    /// The last row of whoever ends first is not like the others: it waits for the longest.
+    Steady steady_steps(std::vector<Slot>& rows) override {
+        Steady steady = Style::steady_steps(rows);
+        if (steady.steps > 0) --steady.steps;
+        return steady;
+    }
+
     [[nodiscard]] std::int64_t left(Slot slot) const {
         const LiveRequest& request = engine_.request(slot);
         return request.max_tokens - request.outputs;

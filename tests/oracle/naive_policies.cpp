@@ -94,9 +94,10 @@ struct Request : NaiveRequest {
     Int level = 0, level_joined = 0, level_used = 0;  // mlfq
     SimTime last_served{};
     bool lost_this_step = false;
+    bool stubborn = false;  ///< PolicyMutation::believed_is_predicted
 
     [[nodiscard]] Int pending() const { return size() + in_flight - computed; }
-    [[nodiscard]] Int believed() const { return std::max(predicted, outputs() + 1); }
+    [[nodiscard]] Int believed() const { return std::max(predicted, stubborn ? 1 : outputs() + 1); }
     [[nodiscard]] Int to_come() const { return believed() - outputs(); }
     [[nodiscard]] Int believed_end() const { return prompt_tokens + believed() - 1; }
 };
@@ -184,6 +185,7 @@ public:
     void publish(Request& r, Int upto) override {
         if (!caching_) return;
         for (Int j = r.registered / size_; (j + 1) * size_ <= upto; ++j) {
+            expire();
             const Int block = r.tables[0].at(at(j));
             const Int same = find(key(r, j));
             if (free_list_ || same == none) {
@@ -289,7 +291,7 @@ private:
         if (eviction_ == "fifo") return {b.cached_at, block};
         return {b.used_at, block};
     }
-    /// At a look-up or a taking what has expired becomes free like any other, in the order of its last use.
+    /// At a look-up, a taking or a caching what has expired becomes free like any other, in the order of its last use.
     void expire() {
         std::vector<Int> over;
         for (const Int block : free_) {
@@ -488,6 +490,7 @@ public:
         static_cast<NaiveRequest&>(r) = std::move(request);
         r.limit = std::min(r.max_tokens, args_.max_model_len - r.prompt_tokens);
         r.predicted = std::clamp<Int>(predict(r), 1, args_.max_model_len - r.prompt_tokens);
+        r.stubborn = is(PolicyMutation::believed_is_predicted);
         r.place = ++last_place_;
         joins(r);
         requests_.emplace(r.id, r);
@@ -848,6 +851,8 @@ private:
 
     /// The head starts, with at most `most` tokens, or somebody makes place for it; false: it does not.
     bool admit_head(bool whole, Int most) {
+        // Where nobody displaces, nobody looks at the queue of a full house.
+        if (!seat_free() && (policy_.style == "static" || policy_.style == "no-evict")) return false;
         const Request& next = get(head());
         if (!seat_free()) return displace();
         if (next.lost_this_step) {
@@ -1377,7 +1382,7 @@ private:
     Bound closed_by_ = Bound::seats;  ///< what ended the admission to the static batch
     bool batch_runs_ = false;
     bool sorted_ = false;
-    Int decode_steps_ = unlimited;                           ///< since the last step of prompts
+    Int decode_steps_ = unlimited;  ///< since the last step of prompts
     std::set<RequestId> back_from_cpu_;
     std::map<RequestId, std::pair<Int, bool>> held_before_;  ///< blocks before its row, and whether the row got some
 };
