@@ -90,6 +90,9 @@ int schema_command(const std::vector<std::string>& args) {
     pieces("time distributions", "Think times, delays: `{distribution: NAME, ...}`; a bare duration is a constant.",
            time_distributions());
     pieces("trace formats", "`workload.trace: {path: FILE, format: NAME, ...}`", trace_formats());
+    pieces("queue orders", "`engine.scheduling_policy: {policy: NAME, ...}` (docs/policies.md)", queue_orders());
+    pieces("victims", "`engine.victim: {policy: NAME, ...}` (docs/policies.md)", victim_rules());
+    pieces("length predictors", "`engine.length_predictor: {policy: NAME, ...}` (docs/policies.md)", length_predictors());
     pieces("routers", "`router: {policy: NAME, ...}`", routers());
     return exit_done;
 }

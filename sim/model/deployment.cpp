@@ -16,7 +16,7 @@ using config::Value;
 
 // vLLM's EngineArgs as of 2026-05-29 and of 2026-01, from its source and documentation; decisions checked against recorded
 // ones.
-constexpr std::array<Preset, 8> preset_table{
+constexpr std::array<Preset, 10> preset_table{
     {{.name = "vllm-v1", .summary = "vLLM V1, defaults of 2026-05-29", .source = "vLLM engine arguments, 2026-05-29"},
      {.name = "vllm-v1-2026-01",
       .summary = "vLLM V1, defaults of January 2026",
@@ -94,9 +94,35 @@ constexpr std::array<Preset, 8> preset_table{
       .async_scheduling = false,
       .scheduler_reserve_full_isl = false,
       .admission = "past-future",
-      .block_size = 1}}};
+      .block_size = 1},
+     {.name = "fastserve",
+      .summary = "FastServe: a skip-join multi-level feedback queue, swapping beside the computation",
+      .source = "FastServe (arXiv 2305.05920)",
+      .recorded = false,
+      .batching = "iteration",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .enable_chunked_prefill = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .swap_space = Bytes(64 * GiB),
+      .order = "mlfq",
+      .admission = "optimistic",
+      .preemption = "swap",
+      .swap_overlap = true},
+     {.name = "vtc",
+      .summary = "vLLM's batching under virtual token counters: fair shares for tenants",
+      .source = "Fairness in Serving Large Language Models (OSDI 2024)",
+      .recorded = false,
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .order = "vtc"}}};
 
-constexpr std::array<std::string_view, 6> planned_table{"orca-max", "orca-pow2", "orca-oracle", "static", "fastserve", "vtc"};
+constexpr std::array<std::string_view, 4> planned_table{"orca-max", "orca-pow2", "orca-oracle", "static"};
 
 /// Where `section.key` was written, else where the section was, else the root.
 Mark mark_of(const config::Scenario& scenario, std::string_view section, std::string_view key) {
@@ -380,13 +406,20 @@ void resolve_queue_order(const std::string& given, EngineArgs& engine, Settings&
                    fmt::format("preset {} has no scheduling_policy {} (it has {})", engine.preset, given, names));
 }
 
+std::string text_of(const Value& value) {
+    std::string out;
+    for (const Value& item : value.list) out += (out.empty() ? "" : " ") + text_of(item);
+    for (const config::Member& member : value.map) out += (out.empty() ? "" : " ") + member.key + ":" + text_of(member.value);
+    return value.is_scalar() ? value.scalar : '[' + out + ']';
+}
+
 /// A piece with its parameters, as texts name it.
 std::string text_of(const config::Choice& choice) {
     std::string out = choice.name;
     for (const config::Member& member : choice.params.map) {
-        if (member.key == "policy" || !member.value.is_scalar()) continue;
+        if (member.key == "policy") continue;
         out += out.size() == choice.name.size() ? '(' : ' ';
-        out += member.key + "=" + member.value.scalar;
+        out += member.key + "=" + text_of(member.value);
     }
     if (out.size() > choice.name.size()) out += ')';
     return out;

@@ -239,7 +239,7 @@ TEST_CASE("orders: what makes no sense is refused with the reason") {
     refused(one_seat("shortest"), "unknown scheduling_policy 'shortest'");
     refused(one_seat("fcfs", "length_predictor: noisy"), "sd");
     refused(one_seat("fcfs", "length_predictor: {policy: bucket, accuracy: 0.5, bounds: [4, 4]}"), "ascending");
-    refused(one_seat("fcfs", "preemption: none"), "leaves room for all");
+    refused(one_seat("fcfs", "preemption: none"), "guarantees room to the end");
     refused(one_seat("fcfs", "preemption: swap"), "num_cpu_blocks_override");
     refused(one_seat("fcfs", "preemption: swap, num_cpu_blocks_override: 0"), "nowhere to move");
     const Policy one_tenant = policy(one_seat("vtc"));
