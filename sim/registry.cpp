@@ -111,6 +111,9 @@ KVSIM_PIECE(LengthPredictor, noisy_predictor);
 KVSIM_PIECE(LengthPredictor, bucket_predictor);
 KVSIM_PIECE(LengthPredictor, history_predictor);
 KVSIM_PIECE(LengthPredictor, max_predictor);
+KVSIM_PIECE(KvManager, paged_kv);
+KVSIM_PIECE(KvManager, radix_kv);
+KVSIM_PIECE(KvManager, contiguous_kv);
 #undef KVSIM_PIECE
 std::vector<config::FieldDoc> priority_order_docs();
 std::vector<config::FieldDoc> length_order_docs();
@@ -186,8 +189,23 @@ std::span<const Entry<ReadPiece<LengthPredictor>>> length_predictors() {
     return table;
 }
 
+std::vector<config::FieldDoc> paged_kv_docs();
+std::vector<config::FieldDoc> radix_kv_docs();
+std::vector<config::FieldDoc> contiguous_kv_docs();
+
 std::span<const Entry<ReadPiece<KvManager>>> kv_policies() {
-    return {};
+    static constexpr Entry<ReadPiece<KvManager>> table[] = {
+        {"paged", "blocks taken as requests grow, cached by chained hashes (PagedAttention, vLLM)", paged_kv_docs,
+         read_paged_kv},
+        {"radix", "blocks taken as requests grow, cached as a tree that is evicted from its leaves (RadixAttention, SGLang)",
+         radix_kv_docs, read_radix_kv},
+        {"contiguous-max", "one range of max_model_len slots per request (FasterTransformer; Orca Max of PagedAttention)",
+         contiguous_kv_docs, read_contiguous_kv},
+        {"contiguous-pow2", "the prompt and the next power of two of the outputs (Orca Pow2 of PagedAttention)",
+         contiguous_kv_docs, read_contiguous_kv},
+        {"contiguous-exact", "the final length (Orca Oracle of PagedAttention)", contiguous_kv_docs, read_contiguous_kv},
+    };
+    return table;
 }
 
 // ---- recordings of engine decisions, the first that matches ------------------------------------------------------------

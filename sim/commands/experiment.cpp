@@ -74,6 +74,7 @@ Outcome simulate_scenario(const Prepared& p, const SimulationOptions& options, R
 
 Outcome run_one(const Prepared& p, std::int64_t seed, const RunOptions& run) {
     SimulationOptions options = p.options;
+    options.note_head_blocking = run.note_head_blocking;
     options.engine.seed = static_cast<std::uint64_t>(seed);
     std::vector<std::string> warnings;
     resolve_measured(p, static_cast<std::uint64_t>(seed), options, warnings);

@@ -285,6 +285,10 @@ std::vector<Field<C>> client_fields() {
             "outputs each request asks for from its one prompt, of output_tokens each; a trace's own n counts first",
             Range{1, 10'000})
             .by_default("1"),
+        field<C, std::optional<bool>>("beam_search", &C::beam_search,
+                                      "the n outputs are the beams of one search, of which parts share their KV (vLLM until "
+                                      "0.6.3: preset vllm-v0 with version: vllm-0.6.3-v0)")
+            .by_default("false"),
         field<C, Tokens>("priority", &C::priority, "lower is more urgent; counts under scheduling_policy priority",
                          Range{-1e9, 1e9})
             .by_default("0"),

@@ -447,6 +447,45 @@ bool composable(const EngineArgs& engine) {
     return engine.batching != "vllm-v0" && engine.batching != "sglang";
 }
 
+/// Contiguous KV has ranges of slots: what needs blocks is refused, and its pool counts slots.
+void refuse_with_contiguous(const config::Scenario& scenario, const Preset& preset, EngineArgs& engine, Settings& settings) {
+    const config::EngineConfig& given = scenario.engine;
+    const auto refuse = [&](std::string_view key, std::string_view reason) {
+        settings.error(key, fmt::format("engine.{} does not go with kv_policy {}: {}", key, engine.policy.kv.name, reason));
+    };
+    if (given.enable_prefix_caching.value_or(false))
+        refuse("enable_prefix_caching", "a prefix is shared by blocks, and a range belongs to one request");
+    if (!given.enable_prefix_caching && preset.enable_prefix_caching)
+        settings.deviate("enable_prefix_caching", "false", "true");
+    engine.enable_prefix_caching = false;
+    if (engine.policy.preemption == PolicyArgs::Preemption::swap || engine.policy.preemption == PolicyArgs::Preemption::cheaper)
+        refuse("preemption", "what is swapped are blocks (recompute or none)");
+    for (const std::string_view rule : {"expected", "past-future"}) {
+        if (engine.policy.admission.name == rule)
+            refuse("admission", "it counts blocks to come, and a range is reserved as a whole");
+    }
+}
+
+void resolve_contiguous(const config::EngineConfig& given, Deployment& d, Settings& settings) {
+    EngineArgs& engine = d.engine;
+    const std::string& name = engine.policy.kv.name;
+    if (!engine.kv_groups.empty()) {
+        settings.error("kv_policy",
+                       fmt::format("kv_policy {} does not go with model {}: its layers of several kinds need block "
+                                   "tables of their own",
+                                   name, d.model_name));
+    }
+    engine.num_gpu_blocks *= engine.block_size;
+    engine.block_size = 1;
+    engine.null_blocks = 0;
+    const std::int64_t longest = longest_range(engine.policy, engine.num_gpu_blocks);
+    if (engine.max_model_len > longest) {
+        settings.error(given.max_model_len ? "max_model_len" : "kv_policy",
+                       fmt::format("max_model_len {} is longer than the longest range of kv_policy {}, {} of {} slots",
+                                   engine.max_model_len, name, longest, engine.num_gpu_blocks));
+    }
+}
+
 /// The composed part of a batch policy.
 void resolve_policy(const config::Scenario& scenario, const Preset& preset, Deployment& d, Settings& settings,
                     Diagnostics& diagnostics) {
@@ -519,14 +558,14 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
                        "enable_chunked_prefill");
     }
     const bool foretells = !policy.predictor || policy.predictor.name == "oracle";
-    const bool reserves = policy.kv && (policy.kv.name.starts_with("contiguous-max") ||
-                                        (policy.kv.name.starts_with("contiguous-exact") && foretells));
+    const bool reserves = policy.contiguous() && (policy.kv.name.starts_with("contiguous-max") || foretells);
     const bool guaranteed = engine.batching == "no-evict" || reserves || (foretells && policy.admission.name == "expected");
     if (policy.preemption == PolicyArgs::Preemption::none && !guaranteed) {
         settings.error(given.preemption ? "preemption" : "batching",
                        "preemption none needs an admission that guarantees room to the end: batching no-evict, admission "
-                       "expected with the oracle, or kv_policy contiguous-max or contiguous-exact");
+                       "expected with the oracle, or a contiguous kv_policy (max; pow2 and exact with the oracle)");
     }
+    if (policy.contiguous()) refuse_with_contiguous(scenario, preset, engine, settings);
 }
 
 /// What one engine alone reads; under another's preset it stands for nothing, and the user is told.
@@ -823,6 +862,7 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         }
         d.warnings.insert(d.warnings.end(), d.budget.warnings.begin(), d.budget.warnings.end());
         if (sglang) resolve_sglang_pool(given, d, settings);
+        if (engine.policy.contiguous()) resolve_contiguous(given, d, settings);
     }
     return d;
 }

@@ -40,7 +40,7 @@ void TokenScheduler::plan(Batch& batch) {
 }
 
 HeldSlots TokenScheduler::unfilled(const LiveRequest& request) const {
-    if (!request.tables.empty()) return kv_->unfilled(request);
+    if (request.table.empty()) return kv_->unfilled(request);
     const std::int64_t slots = static_cast<std::int64_t>(request.table.size()) * args_.block_size;
     const std::int64_t final = request.final_computed();
     KVSIM_DCHECK(slots >= request.computed, "computed tokens have a slot");
@@ -204,6 +204,7 @@ bool TokenScheduler::make_room(Batch& batch, std::int64_t need, std::size_t& ind
         budget += preempt(batch, victim);
         if (itself) return false;
         if (victim < index) --index;
+        need = kv_->need_again(need);
     }
     return true;
 }
@@ -238,11 +239,8 @@ void TokenScheduler::remove(Slot slot) {
 
 void TokenScheduler::record(const BatchRow& row, ScheduledRow& out) const {
     const LiveRequest& request = engine_.request(row.slot);
-    if (request.tables.empty()) {
-        out.blocks.assign(request.table.begin() + row.blocks_from, request.table.end());
-    } else {
-        record_tables(args_, request, row.kind == ScheduledRow::Kind::running ? row.computed : 0, out);
-    }
+    if (request.table.empty()) return kv_->record(request, row.kind != ScheduledRow::Kind::running, row.computed, out);
+    out.blocks.assign(request.table.begin() + row.blocks_from, request.table.end());
 }
 
 // ---- many steps

@@ -37,6 +37,7 @@ struct NewRequest {
     std::string tie_id;             ///< orders ties of both, compared as text; empty: the decimal id
     std::vector<TokenRun> content;  ///< as Arrival::prompt
     std::uint64_t output_base = 0;
+    std::uint64_t beam_seed = 0;            ///< as Arrival::beam_seed
     std::vector<std::int64_t> output_lens;  ///< of each sequence, which ends there by itself; empty: all are max_tokens long
     bool measured = true;
     std::string request_class;  ///< both only where a policy looks at them (PolicyArgs::any)
@@ -124,8 +125,11 @@ public:
     [[nodiscard]] std::int64_t usable_blocks() const { return scheduler_->pool().usable(); }
     [[nodiscard]] std::int64_t free_blocks() const { return scheduler_->pool().free(); }
     [[nodiscard]] std::int64_t used_blocks() const { return usable_blocks() - free_blocks(); }
+    [[nodiscard]] std::int64_t saved_blocks() const { return scheduler_->pool().saved(); }
     [[nodiscard]] std::int64_t running_count() const { return scheduler_->running_count(); }
     [[nodiscard]] std::int64_t waiting_count() const { return scheduler_->waiting_count(); }
+    /// The head of the queue lacks blocks for its tokens, while a seat is free and blocks for all tokens of somebody behind it.
+    [[nodiscard]] bool head_blocks_others() const;
     [[nodiscard]] std::int64_t outstanding_tokens() const { return outstanding_; }
     [[nodiscard]] const Scheduler& scheduler() const { return *scheduler_; }
 
