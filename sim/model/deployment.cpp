@@ -16,7 +16,7 @@ using config::Value;
 
 // vLLM's EngineArgs as of 2026-05-29 and of 2026-01, from its source and documentation; decisions checked against recorded
 // ones.
-constexpr std::array<Preset, 10> preset_table{
+constexpr std::array<Preset, 8> preset_table{
     {{.name = "vllm-v1", .summary = "vLLM V1, defaults of 2026-05-29", .source = "vLLM engine arguments, 2026-05-29"},
      {.name = "vllm-v1-2026-01",
       .summary = "vLLM V1, defaults of January 2026",
@@ -94,35 +94,9 @@ constexpr std::array<Preset, 10> preset_table{
       .async_scheduling = false,
       .scheduler_reserve_full_isl = false,
       .admission = "past-future",
-      .block_size = 1},
-     {.name = "fastserve",
-      .summary = "FastServe: a skip-join multi-level feedback queue, swapping beside the computation",
-      .source = "FastServe (arXiv 2305.05920)",
-      .recorded = false,
-      .batching = "iteration",
-      .null_blocks = 0,
-      .gpu_memory_utilization = 0.90,
-      .enable_prefix_caching = false,
-      .enable_chunked_prefill = false,
-      .async_scheduling = false,
-      .scheduler_reserve_full_isl = false,
-      .swap_space = Bytes(64 * GiB),
-      .order = "mlfq",
-      .admission = "optimistic",
-      .preemption = "swap",
-      .swap_overlap = true},
-     {.name = "vtc",
-      .summary = "vLLM's batching under virtual token counters: fair shares for tenants",
-      .source = "Fairness in Serving Large Language Models (OSDI 2024)",
-      .recorded = false,
-      .null_blocks = 0,
-      .gpu_memory_utilization = 0.90,
-      .enable_prefix_caching = false,
-      .async_scheduling = false,
-      .scheduler_reserve_full_isl = false,
-      .order = "vtc"}}};
+      .block_size = 1}}};
 
-constexpr std::array<std::string_view, 4> planned_table{"orca-max", "orca-pow2", "orca-oracle", "static"};
+constexpr std::array<std::string_view, 6> planned_table{"orca-max", "orca-pow2", "orca-oracle", "static", "fastserve", "vtc"};
 
 /// Where `section.key` was written, else where the section was, else the root.
 Mark mark_of(const config::Scenario& scenario, std::string_view section, std::string_view key) {
@@ -460,6 +434,9 @@ void refuse_with_contiguous(const config::Scenario& scenario, const Preset& pres
     engine.enable_prefix_caching = false;
     if (engine.policy.preemption == PolicyArgs::Preemption::swap || engine.policy.preemption == PolicyArgs::Preemption::cheaper)
         refuse("preemption", "what is swapped are blocks (recompute or none)");
+    for (const std::string_view order : {"lpm", "dfs-weight"}) {
+        if (engine.policy.order.name == order) refuse("scheduling_policy", "it goes by cached prefixes, and ranges have none");
+    }
     for (const std::string_view rule : {"expected", "past-future"}) {
         if (engine.policy.admission.name == rule)
             refuse("admission", "it counts blocks to come, and a range is reserved as a whole");

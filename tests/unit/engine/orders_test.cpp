@@ -231,6 +231,10 @@ TEST_CASE("orders: what makes no sense is refused with the reason") {
     refused(one_seat("fcfs", "victim: latest-deadline"), "no request has a deadline");
     refused(one_seat("lpm"), "enable_prefix_caching is false");
     refused(one_seat("dfs-weight"), "enable_prefix_caching is false");
+    refused(
+        "engine: {num_gpu_blocks_override: 100, max_model_len: 400, kv_policy: contiguous-max, scheduling_policy: lpm}\n"
+        "step_time: {model: constant, step: 10ns}\n",
+        "ranges have none");
     refused(one_seat("{policy: vtc, input_weight: 0, output_weight: 0}"), "nothing would be counted");
     refused(one_seat("{policy: vtc, weights: {a: 0}}"), "weights.a");
     refused(one_seat("{policy: sjf, by: size}"), "by");
