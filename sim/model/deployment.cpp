@@ -380,13 +380,20 @@ void resolve_queue_order(const std::string& given, EngineArgs& engine, Settings&
                    fmt::format("preset {} has no scheduling_policy {} (it has {})", engine.preset, given, names));
 }
 
+std::string text_of(const Value& value) {
+    std::string out;
+    for (const Value& item : value.list) out += (out.empty() ? "" : " ") + text_of(item);
+    for (const config::Member& member : value.map) out += (out.empty() ? "" : " ") + member.key + ":" + text_of(member.value);
+    return value.is_scalar() ? value.scalar : '[' + out + ']';
+}
+
 /// A piece with its parameters, as texts name it.
 std::string text_of(const config::Choice& choice) {
     std::string out = choice.name;
     for (const config::Member& member : choice.params.map) {
-        if (member.key == "policy" || !member.value.is_scalar()) continue;
+        if (member.key == "policy") continue;
         out += out.size() == choice.name.size() ? '(' : ' ';
-        out += member.key + "=" + member.value.scalar;
+        out += member.key + "=" + text_of(member.value);
     }
     if (out.size() > choice.name.size()) out += ')';
     return out;
@@ -427,6 +434,9 @@ void refuse_with_contiguous(const config::Scenario& scenario, const Preset& pres
     engine.enable_prefix_caching = false;
     if (engine.policy.preemption == PolicyArgs::Preemption::swap || engine.policy.preemption == PolicyArgs::Preemption::cheaper)
         refuse("preemption", "what is swapped are blocks (recompute or none)");
+    for (const std::string_view order : {"lpm", "dfs-weight"}) {
+        if (engine.policy.order.name == order) refuse("scheduling_policy", "it goes by cached prefixes, and ranges have none");
+    }
     for (const std::string_view rule : {"expected", "past-future"}) {
         if (engine.policy.admission.name == rule)
             refuse("admission", "it counts blocks to come, and a range is reserved as a whole");
