@@ -41,6 +41,12 @@ std::span<const Entry<MakeStepTime>> step_time_models() {
 std::unique_ptr<Scheduler> make_vllm_v0_batching(Engine&);
 std::unique_ptr<Scheduler> make_sglang_batching(Engine&);
 std::unique_ptr<Scheduler> make_vllm_v1_batching(Engine&);
+std::unique_ptr<Scheduler> make_static_batching(Engine&);
+std::unique_ptr<Scheduler> make_iteration_batching(Engine&);
+std::unique_ptr<Scheduler> make_decode_first_batching(Engine&);
+std::unique_ptr<Scheduler> make_no_evict_batching(Engine&);
+std::unique_ptr<Scheduler> make_max_utilization_batching(Engine&);
+std::unique_ptr<Scheduler> make_past_future_batching(Engine&);
 static std::vector<config::FieldDoc> no_docs() {
     return {};
 }
@@ -53,39 +59,134 @@ std::span<const Entry<MakeScheduler>> schedulers() {
          no_docs, make_vllm_v0_batching},
         {"sglang", "prompts in batches of their own before decodes, or chunks mixed with them (SGLang, main of 2026-07-13)",
          no_docs, make_sglang_batching},
+        {"static", "a batch runs until its longest request ends (FasterTransformer; Orca, OSDI 2022, section 3)", no_docs,
+         make_static_batching},
+        {"iteration", "requests join and leave at every step, with whole prompts (Orca, OSDI 2022)", no_docs,
+         make_iteration_batching},
+        {"decode-first", "decodes first, prompts in chunks in the rest of the token budget (Sarathi-Serve, OSDI 2024)", no_docs,
+         make_decode_first_batching},
+        {"no-evict", "decode-first; who starts has room to its end (TensorRT-LLM, GUARANTEED_NO_EVICT)", no_docs,
+         make_no_evict_batching},
+        {"max-utilization", "decode-first; who starts has room for its prompt, and may be paused (TensorRT-LLM)", no_docs,
+         make_max_utilization_batching},
+        {"past-future", "steps of prompts while somebody may start, else of decodes (LightLLM)", no_docs,
+         make_past_future_batching},
     };
     return table;
 }
 
 // ---- pieces of batch policies ------------------------------------------------------------------------------------------
 
+/// Declares a piece's function where it is named.
+#define KVSIM_READ(Piece, name)                                                                               \
+    [](const PieceSource& source, config::Diagnostics& diagnostics) {                                         \
+        std::function<std::unique_ptr<Piece>(Engine&)> read_##name(const PieceSource&, config::Diagnostics&); \
+        return read_##name(source, diagnostics);                                                              \
+    }
 #define KVSIM_PIECE(Piece, name) \
     std::function<std::unique_ptr<Piece>(Engine&)> read_##name(const PieceSource&, config::Diagnostics&)
 KVSIM_PIECE(WaitingQueue, fcfs_order);
 KVSIM_PIECE(WaitingQueue, priority_order);
+KVSIM_PIECE(WaitingQueue, sjf_order);
+KVSIM_PIECE(WaitingQueue, ljf_order);
+KVSIM_PIECE(WaitingQueue, srpt_order);
+KVSIM_PIECE(WaitingQueue, edf_order);
+KVSIM_PIECE(WaitingQueue, slo_slack_order);
+KVSIM_PIECE(WaitingQueue, mlfq_order);
+KVSIM_PIECE(WaitingQueue, vtc_order);
+KVSIM_PIECE(WaitingQueue, lpm_order);
+KVSIM_PIECE(WaitingQueue, dfs_weight_order);
+KVSIM_PIECE(WaitingQueue, random_order);
+KVSIM_PIECE(VictimRule, last_victim);
+KVSIM_PIECE(VictimRule, lowest_priority_victim);
+KVSIM_PIECE(VictimRule, latest_deadline_victim);
+KVSIM_PIECE(VictimRule, most_blocks_victim);
+KVSIM_PIECE(VictimRule, least_progress_victim);
+KVSIM_PIECE(VictimRule, longest_remaining_victim);
+KVSIM_PIECE(VictimRule, random_victim);
+KVSIM_PIECE(LengthPredictor, oracle_predictor);
+KVSIM_PIECE(LengthPredictor, constant_predictor);
+KVSIM_PIECE(LengthPredictor, class_mean_predictor);
+KVSIM_PIECE(LengthPredictor, noisy_predictor);
+KVSIM_PIECE(LengthPredictor, bucket_predictor);
+KVSIM_PIECE(LengthPredictor, history_predictor);
+KVSIM_PIECE(LengthPredictor, max_predictor);
 KVSIM_PIECE(KvManager, paged_kv);
 KVSIM_PIECE(KvManager, radix_kv);
 KVSIM_PIECE(KvManager, contiguous_kv);
 #undef KVSIM_PIECE
+std::vector<config::FieldDoc> priority_order_docs();
+std::vector<config::FieldDoc> length_order_docs();
+std::vector<config::FieldDoc> mlfq_order_docs();
+std::vector<config::FieldDoc> vtc_order_docs();
+std::vector<config::FieldDoc> constant_predictor_docs();
+std::vector<config::FieldDoc> class_mean_predictor_docs();
+std::vector<config::FieldDoc> noisy_predictor_docs();
+std::vector<config::FieldDoc> bucket_predictor_docs();
+std::vector<config::FieldDoc> history_predictor_docs();
 
 std::span<const Entry<ReadPiece<WaitingQueue>>> queue_orders() {
     static constexpr Entry<ReadPiece<WaitingQueue>> table[] = {
-        {"fcfs", "first come, first served; the preempted first", no_docs, read_fcfs_order},
-        {"priority", "the client's priority, lower first (vLLM)", no_docs, read_priority_order},
+        {"fcfs", "first come, first served; the preempted first, or last (engine.requeue)", no_docs, read_fcfs_order},
+        {"priority", "the client's priority, lower first (vLLM); with aging who waits gains levels", priority_order_docs,
+         read_priority_order},
+        {"sjf", "shortest job first, by prompt, output or total tokens as predicted", length_order_docs, read_sjf_order},
+        {"ljf", "longest job first, likewise", length_order_docs, read_ljf_order},
+        {"srpt", "shortest remaining processing time, preemptive, in tokens still to compute as predicted", no_docs,
+         read_srpt_order},
+        {"edf", "earliest deadline first, from slo.ttft and slo.e2e", no_docs, read_edf_order},
+        {"slo-slack", "least slack: the deadline less the outputs to come at slo.tpot", no_docs, read_slo_slack_order},
+        {"mlfq", "skip-join multi-level feedback queue, preemptive (FastServe, arXiv 2305.05920)", mlfq_order_docs,
+         read_mlfq_order},
+        {"vtc", "virtual token counters: weighted fair share over tenants (Sheng et al., OSDI 2024)", vtc_order_docs,
+         read_vtc_order},
+        {"lpm", "longest cached prefix first (SGLang)", no_docs, read_lpm_order},
+        {"dfs-weight", "depth-first through the tree of cached prefixes, heaviest branch first (SGLang)", no_docs,
+         read_dfs_weight_order},
+        {"random", "a draw per request", no_docs, read_random_order},
     };
     return table;
 }
 
 std::span<const Entry<ReadPiece<VictimRule>>> victim_rules() {
-    return {};
+    static constexpr Entry<ReadPiece<VictimRule>> table[] = {
+        {"last", "the last admitted (vLLM)", no_docs, read_last_victim},
+        {"lowest-priority", "the largest priority number, of equal ones the latest arrival (vLLM under priority)", no_docs,
+         read_lowest_priority_victim},
+        {"latest-deadline", "the latest deadline, as edf knows it", no_docs, read_latest_deadline_victim},
+        {"most-blocks", "the most KV blocks", no_docs, read_most_blocks_victim},
+        {"least-progress", "the fewest computed tokens: the smallest recompute", no_docs, read_least_progress_victim},
+        {"longest-remaining", "the most output tokens to come, as predicted", no_docs, read_longest_remaining_victim},
+        {"random", "any of them", no_docs, read_random_victim},
+    };
+    return table;
 }
 
 std::span<const Entry<ReadPiece<AdmissionRule>>> admission_rules() {
-    return {};
+    static constexpr Entry<ReadPiece<AdmissionRule>> table[] = {
+        {"optimistic", "room for its first step is enough (vLLM)", no_docs, KVSIM_READ(AdmissionRule, optimistic_admission)},
+        {"full-input", "room for its whole prompt (vLLM's scheduler_reserve_full_isl)", no_docs,
+         KVSIM_READ(AdmissionRule, full_input_admission)},
+        {"expected", "room for the believed ends of all that run, and its own", no_docs,
+         KVSIM_READ(AdmissionRule, expected_admission)},
+        {"past-future", "the predicted peak of live tokens fits (LightLLM, ASPLOS 2025)", no_docs,
+         KVSIM_READ(AdmissionRule, past_future_admission)},
+    };
+    return table;
 }
 
 std::span<const Entry<ReadPiece<LengthPredictor>>> length_predictors() {
-    return {};
+    static constexpr Entry<ReadPiece<LengthPredictor>> table[] = {
+        {"oracle", "the true number", no_docs, read_oracle_predictor},
+        {"constant", "the same for every request", constant_predictor_docs, read_constant_predictor},
+        {"class-mean", "the mean of the class's finished requests", class_mean_predictor_docs, read_class_mean_predictor},
+        {"noisy", "the true number times a lognormal factor", noisy_predictor_docs, read_noisy_predictor},
+        {"bucket", "a classifier of length buckets with a given accuracy", bucket_predictor_docs, read_bucket_predictor},
+        {"history", "one of the last finished requests' at random (LightLLM, Past-Future)", history_predictor_docs,
+         read_history_predictor},
+        {"max", "the most that max_model_len leaves", no_docs, read_max_predictor},
+    };
+    return table;
 }
 
 std::vector<config::FieldDoc> paged_kv_docs();

@@ -47,6 +47,7 @@ RunInfo describe(const Prepared& p, const std::vector<std::string>& warnings) {
     info.gpu_memory_utilization = deployment.gpu_memory_utilization;
     info.derivation = deployment.budget.lines;
     info.deviations = deployment.deviations;
+    info.modelled_from = deployment.modelled_from;
     // The source line and its caret are for the terminal.
     for (const std::string& warning : warnings) info.warnings.push_back(warning.substr(0, warning.find('\n')));
     info.warnings.insert(info.warnings.end(), deployment.warnings.begin(), deployment.warnings.end());
@@ -110,6 +111,7 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
 
     p.info = describe(p, diagnostics.warnings());
     p.options.engine = p.deployment.engine;
+    p.options.engine.seed = seed;
     p.options.replicas = p.deployment.engine_replicas();
     p.options.api = p.deployment.api.value_or(p.step_time->default_api());
     p.options.tokenizer_ns = p.scenario.engine.tokenizer_time.ns;

@@ -56,6 +56,17 @@ std::int64_t believed_final(const LiveRequest& request) {
     return request.prompt + believed_outputs(request) - 1;
 }
 
+std::int64_t AdmissionView::lacking(const LiveRequest& head, const FinalOf& final_of) const {
+    const auto final = [&](const LiveRequest& request) { return std::min(final_of(request), engine.args().max_model_len); };
+    const std::int64_t own = final(head);
+    std::int64_t blocks = kv.admission_need(head, hit, own, own).whole;
+    for (const Slot slot : running) {
+        const LiveRequest& request = engine.request(slot);
+        blocks += kv.lacking(request, final(request));
+    }
+    return blocks;
+}
+
 Slot Engine::enqueue(NewRequest& request) {
     LiveRequest live;
     live.id = request.id;
@@ -79,7 +90,7 @@ Slot Engine::enqueue(NewRequest& request) {
     live.request_class = label(request.request_class);
     live.tenant = label(request.tenant);
     KVSIM_CHECK(live.prompt >= 1 && live.max_tokens >= 1, "a request has a prompt, and room for an output token");
-    if (predictor_) live.predicted = std::max<std::int64_t>(predictor_->predict(live), 1);
+    if (predictor_) live.predicted = std::clamp<std::int64_t>(predictor_->predict(live), 1, room);
     Slot slot = static_cast<Slot>(requests_.size());
     if (free_slots_.empty()) {
         requests_.push_back(std::move(live));
@@ -146,6 +157,20 @@ void Engine::swapped_in(Slot slot) {
     requests_[slot].state = RequestState::running;
 }
 
+SimDuration Engine::price_of_prompt(std::int64_t tokens) const {
+    KVSIM_CHECK(prices_ != nullptr && tokens >= 1, "prices are only asked for where steps have them");
+    const PrefillChunk chunk{tokens, 0};
+    StepShape shape;
+    shape.tokens = tokens;
+    shape.sequences = shape.sampled = 1;
+    if (tokens == 1) {
+        shape.decode_rows = shape.decode_context = shape.shortest_context = shape.longest_context = 1;
+    } else {
+        shape.chunks = {&chunk, 1};
+    }
+    return prices_->duration(shape);
+}
+
 void Engine::prefill(Batch& batch, const BatchRow& row) {
     batch.shape.tokens += row.tokens;
     batch.chunks.push_back({row.tokens, row.computed});
@@ -205,6 +230,13 @@ std::string Engine::describe() const {
     return std::to_string(running_count()) + " running, " + std::to_string(waiting_count()) + " waiting, " +
            std::to_string(free_blocks()) + " of " + std::to_string(usable_blocks()) + " KV blocks free" +
            scheduler_->describe_head();
+}
+
+bool Engine::head_blocks_others() const {
+    if (waiting_count() < 2 || running_count() >= args_.max_num_seqs) return false;
+    const std::vector<Slot> waiting = scheduler_->waiting();
+    const auto fits = [this](Slot slot) { return admission_blocks(args_, requests_[slot].tokens()) <= free_blocks(); };
+    return !fits(waiting.front()) && std::any_of(waiting.begin() + 1, waiting.end(), fits);
 }
 
 std::vector<std::pair<RequestId, std::int64_t>> Engine::left_over() const {

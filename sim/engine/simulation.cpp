@@ -79,6 +79,9 @@ public:
         if (options.itl_per_request) {
             for (const auto& replica : replicas_) replica->keep_gaps();
         }
+        if (options.note_head_blocking) {
+            for (const auto& replica : replicas_) replica->note_head_blocking();
+        }
         look_up_arrival();
     }
 
@@ -295,7 +298,8 @@ private:
         if constexpr (std::is_same_v<AnyEngine, Engine>) {
             // Of several replicas one may die (EngineCrash), which ends the run: the others must not be beyond that instant.
             // What blocks are saved by sharing is only known step by step.
-            if (options_.form == EngineForm::per_request || replicas_.size() > 1 || may_branch_) return;
+            if (options_.form == EngineForm::per_request || replicas_.size() > 1 || may_branch_ || options_.note_head_blocking)
+                return;
             if (may_cancel_) horizon = std::min(horizon, next_deadline());
         }
         // Tokens are counted second by second over all replicas.
@@ -474,7 +478,16 @@ private:
     [[nodiscard]] bool fits(const Arrival& arrival) const {
         return options_.engine.output_limit(arrival.prompt_tokens) >= 1 &&
                (options_.engine.max_prompt_len == 0 || arrival.prompt_tokens <= options_.engine.max_prompt_len) &&
-               admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks;
+               admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks && fits_to_its_end(arrival);
+    }
+
+    /// Where nobody may lose blocks, who could not hold all its own is refused too.
+    [[nodiscard]] bool fits_to_its_end(const Arrival& arrival) const {
+        const EngineArgs& args = options_.engine;
+        if (!args.guarantees_room() || args.policy.kv) return true;
+        const std::int64_t outputs = std::min(arrival.output_tokens, args.output_limit(arrival.prompt_tokens));
+        const auto kept = static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)));
+        return admission_blocks(args, args.longest_final(arrival.prompt_tokens, outputs)) <= out_.usable_blocks - kept;
     }
 
     void reject(RequestId id) {
@@ -491,6 +504,9 @@ private:
                 std::to_string(out_.usable_blocks) + " are usable)" +
                 (options_.engine.max_prompt_len > 0
                      ? ", and the engine takes prompts of at most " + std::to_string(options_.engine.max_prompt_len) + " tokens"
+                     : std::string()) +
+                (options_.engine.guarantees_room()
+                     ? ", and room for all its output, since nobody may lose blocks (batching " + options_.engine.batching + ")"
                      : std::string()) +
                 "; later ones are only counted");
         }
@@ -916,7 +932,7 @@ private:
 };
 
 bool fast_form(const SimulationOptions& options, const StepTimeModel& step_time, const Workload& workload) {
-    const bool exact = !options.itl_per_request && !workload.may_cancel() && !workload.may_branch() &&
+    const bool exact = !options.itl_per_request && !options.note_head_blocking && !workload.may_cancel() && !workload.may_branch() &&
                        !step_time.needs_context_range() && FastEngine::handles(options.engine) &&
                        (!options.engine.enable_prefix_caching || workload.outputs_are_private());
     KVSIM_CHECK(options.form != EngineForm::fast || exact, "the fast form was asked for where it is not exact");

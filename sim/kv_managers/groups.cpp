@@ -138,6 +138,20 @@ public:
         return need;
     }
 
+    /// At most: a window's tables never hold more than admission_blocks() counts for them.
+    [[nodiscard]] std::int64_t lacking(const LiveRequest& request, std::int64_t upto) const override {
+        std::int64_t blocks = 0;
+        for (const Group& group : groups_) {
+            const std::int64_t most = admission_blocks(group.spec, args_, upto);
+            for (std::size_t t = group.begin; t < group.end; ++t) {
+                const std::vector<BlockId>& table = request.tables[t];
+                blocks += std::max<std::int64_t>(
+                    0, most - static_cast<std::int64_t>(table.size()) + std::count(table.begin(), table.end(), no_block));
+            }
+        }
+        return blocks;
+    }
+
     void extend(LiveRequest& request, std::int64_t upto, std::int64_t need) override {
         if (upto <= request.room) return;
         KVSIM_CHECK(need <= free_, "blocks are only taken when they are free");

@@ -45,6 +45,10 @@ public:
         return ceil_div(upto, block_size_) - static_cast<std::int64_t>(request.table.size());
     }
 
+    [[nodiscard]] std::int64_t lacking(const LiveRequest& request, std::int64_t upto) const override {
+        return std::max<std::int64_t>(0, ceil_div(upto, block_size_) - static_cast<std::int64_t>(request.table.size()));
+    }
+
     void extend(LiveRequest& request, std::int64_t /*upto*/, std::int64_t need) override {
         KVSIM_CHECK(need <= free_, "blocks are only taken when they are free");
         for (; need > 0; --need) request.table.push_back(take());

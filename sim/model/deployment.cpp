@@ -16,7 +16,7 @@ using config::Value;
 
 // vLLM's EngineArgs as of 2026-05-29 and of 2026-01, from its source and documentation; decisions checked against recorded
 // ones.
-constexpr std::array<Preset, 4> preset_table{
+constexpr std::array<Preset, 8> preset_table{
     {{.name = "vllm-v1", .summary = "vLLM V1, defaults of 2026-05-29", .source = "vLLM engine arguments, 2026-05-29"},
      {.name = "vllm-v1-2026-01",
       .summary = "vLLM V1, defaults of January 2026",
@@ -42,10 +42,61 @@ constexpr std::array<Preset, 4> preset_table{
       .source = "SGLang server arguments, 2026-07",
       .batching = "sglang",
       .null_blocks = 0,
-      .gpu_memory_utilization = 0}}};
+      .gpu_memory_utilization = 0},
+     // The others follow papers and documentation.
+     {.name = "sarathi",
+      .summary = "Sarathi-Serve: decodes first, prompts in chunks of what is left of 512 tokens",
+      .source = "Sarathi-Serve (OSDI 2024) and its released scheduler",
+      .recorded = false,
+      .batching = "decode-first",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .watermark = 0.01,
+      .admission = "full-input",
+      .max_num_seqs = 128,
+      .max_num_batched_tokens = 512},
+     {.name = "trtllm-no-evict",
+      .summary = "TensorRT-LLM: GUARANTEED_NO_EVICT",
+      .source = "TensorRT-LLM documentation (capacity scheduler policies)",
+      .recorded = false,
+      .batching = "no-evict",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0,
+      .enable_prefix_caching = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .preemption = "none",
+      .max_num_seqs = 2048,
+      .max_num_batched_tokens = 8192},
+     {.name = "trtllm-max-utilization",
+      .summary = "TensorRT-LLM: MAX_UTILIZATION",
+      .source = "TensorRT-LLM documentation (capacity scheduler policies)",
+      .recorded = false,
+      .batching = "max-utilization",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0,
+      .enable_prefix_caching = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .max_num_seqs = 2048,
+      .max_num_batched_tokens = 8192},
+     {.name = "lightllm",
+      .summary = "LightLLM: prompts and decodes apart, admission by the predicted peak",
+      .source = "LightLLM (Past-Future scheduler, ASPLOS 2025)",
+      .recorded = false,
+      .batching = "past-future",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .admission = "past-future",
+      .block_size = 1}}};
 
-constexpr std::array<std::string_view, 7> planned_table{
-    "trtllm-no-evict", "trtllm-max-utilization", "orca-max", "orca-pow2", "orca-oracle", "sarathi", "static"};
+constexpr std::array<std::string_view, 6> planned_table{"orca-max", "orca-pow2", "orca-oracle", "static", "fastserve", "vtc"};
 
 /// Where `section.key` was written, else where the section was, else the root.
 Mark mark_of(const config::Scenario& scenario, std::string_view section, std::string_view key) {
@@ -137,16 +188,24 @@ void apply_dtype(ModelSpec& model, const config::EngineConfig& engine, Settings&
     }
 }
 
+/// Styles whose steps take whole prompts, however many tokens that makes.
+bool has_no_budget(const EngineArgs& engine) {
+    return engine.batching == "static" || engine.batching == "iteration";
+}
+
 /// max_num_seqs and max_num_batched_tokens, which default by GPU and depend on each other and on max_model_len.
-void resolve_batch_limits(const config::EngineConfig& given, Deployment& d, Settings& settings) {
+void resolve_batch_limits(const config::EngineConfig& given, const Preset& preset, Deployment& d, Settings& settings) {
     EngineArgs& engine = d.engine;
     const bool v0 = d.version.is_vllm() && d.version.v0;
     // V1 raises its limits on large cards other than A100; later on more on still larger ones.
     const std::int64_t memory = d.gpu ? d.gpu->memory.count() : 0;
     const bool large = memory >= 70 * GiB && !v0 && fold_name(d.gpu->name).find("a100") == std::string::npos;
     const bool huge = large && memory >= 160 * GiB && d.version.is_vllm() && d.version.at_least(0, 27);
-    const std::int64_t default_seqs = large ? 1024 : 256;
-    std::int64_t default_tokens = huge ? 16384 : large ? 8192 : 2048;
+    const std::int64_t default_seqs = preset.max_num_seqs > 0 ? preset.max_num_seqs : large ? 1024 : 256;
+    std::int64_t default_tokens = preset.max_num_batched_tokens > 0 ? preset.max_num_batched_tokens
+                                  : huge                            ? 16384
+                                  : large                           ? 8192
+                                                                    : 2048;
     // V0 has no chunked prefill unless the model is made for more than 32K tokens: one step then takes a longest prompt.
     if (v0 && !given.enable_chunked_prefill && engine.max_model_len <= 32768) {
         default_tokens = std::max(default_tokens, engine.max_model_len);
@@ -159,6 +218,13 @@ void resolve_batch_limits(const config::EngineConfig& given, Deployment& d, Sett
     if (given.max_num_batched_tokens) settings.at_least("max_num_batched_tokens", *given.max_num_batched_tokens, 1);
     engine.max_num_batched_tokens = settings.take("max_num_batched_tokens", given.max_num_batched_tokens, default_tokens);
 
+    if (has_no_budget(engine)) {
+        if (given.max_num_batched_tokens) {
+            d.warnings.push_back("batching " + engine.batching +
+                                 " has no token budget: max_num_batched_tokens only counts for the memory of activations");
+        }
+        return;
+    }
     if (engine.max_num_batched_tokens < engine.max_num_seqs) {
         if (given.max_num_seqs) {
             settings.error(given.max_num_batched_tokens ? "max_num_batched_tokens" : "max_num_seqs",
@@ -178,6 +244,20 @@ void resolve_batch_limits(const config::EngineConfig& given, Deployment& d, Sett
                        fmt::format("without chunked prefill max_num_batched_tokens {} must be at least max_model_len {}",
                                    *given.max_num_batched_tokens, engine.max_model_len));
     }
+}
+
+/// Styles that decide on a step when the last one has ended, and take whole prompts.
+void resolve_whole_prompts(const config::EngineConfig& given, Deployment& d, Settings& settings) {
+    EngineArgs& engine = d.engine;
+    const auto no = [&](std::string_view key, const std::optional<bool>& written, bool& value, std::string_view why) {
+        if (written.value_or(false)) settings.error(key, fmt::format("batching {} {}", engine.batching, why));
+        if (!written && value) settings.deviate(key, "false", "true");
+        value = false;
+    };
+    no("async_scheduling", given.async_scheduling, engine.async_scheduling,
+       "decides who is in a step when the last one has ended: it goes without async_scheduling");
+    no("enable_chunked_prefill", given.enable_chunked_prefill, engine.enable_chunked_prefill,
+       "takes whole prompts: it goes without enable_chunked_prefill");
 }
 
 /// What only vLLM V0 has; before the memory is derived.
@@ -231,7 +311,7 @@ void resolve_swap(const config::EngineConfig& given, const Preset& preset, Deplo
         if (!unused.empty()) d.warnings.push_back(unused + " has no effect: nothing is swapped (engine.preemption)");
         return;
     }
-    v0.swap_overlaps = settings.take("swap_overlap", given.swap_overlap, false);
+    v0.swap_overlaps = settings.take("swap_overlap", given.swap_overlap, preset.swap_overlap);
     const std::int64_t space = given.swap_space.value_or(preset.swap_space).count();
     if (given.swap_space && *given.swap_space != preset.swap_space)
         settings.deviate("swap_space", text_of(space), text_of(preset.swap_space.count()));
@@ -246,6 +326,13 @@ void resolve_swap(const config::EngineConfig& given, const Preset& preset, Deplo
         settings.error("preemption",
                        "without a model the size of a block is not known: engine.num_cpu_blocks_override says how many the "
                        "CPU has for swapped requests");
+    }
+    if (moves && v0.num_cpu_blocks == 0 && (d.budget.block_bytes > 0 || given.num_cpu_blocks_override)) {
+        settings.error("preemption", fmt::format("preemption {} has nowhere to move blocks to: {}",
+                                                 given.preemption.value_or(std::string(preset.preemption)),
+                                                 given.num_cpu_blocks_override ? "engine.num_cpu_blocks_override is 0"
+                                                 : space == 0 ? "engine.swap_space is 0; it is CPU memory per GPU"
+                                                              : "engine.swap_space is less than a block"));
     }
     const double bandwidth = given.swap_bandwidth_gb_s.value_or(d.gpu ? d.gpu->pcie_gb_s : 0);
     if (given.swap_bandwidth_gb_s) settings.deviate("swap_bandwidth_gb_s", text_of(bandwidth), "the GPU's");
@@ -400,6 +487,14 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
                                      settings, diagnostics);
     }
     policy.victim = resolve_piece("victim", given.victim, preset.victim, victim_rules(), scenario, d, settings, diagnostics);
+    // Priority with aging has vLLM's victim too.
+    if (policy.order && order == "priority" && !policy.victim && !given.victim.written) {
+        config::Choice least_urgent;
+        least_urgent.name = "lowest-priority";
+        const auto* const entry =
+            find_entry(victim_rules(), "victim", least_urgent.name, settings.mark("scheduling_policy"), diagnostics);
+        if (entry != nullptr) policy.victim = {least_urgent.name, entry->make({least_urgent, scenario, d}, diagnostics)};
+    }
     policy.admission =
         resolve_piece("admission", given.admission, preset.admission, admission_rules(), scenario, d, settings, diagnostics);
     policy.predictor = resolve_piece("length_predictor", given.length_predictor, preset.length_predictor, length_predictors(),
@@ -412,14 +507,31 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
     if (mode == modes.end()) {
         settings.error("preemption", "preemption must be " + fmt::format("{}", fmt::join(modes, ", ")) + ", is '" +
                                          excerpt(preemption) + "'");
-    } else if (preemption != "recompute") {
-        settings.error("preemption", "engine.preemption: only recompute is supported by this preset");
     } else {
         policy.preemption = static_cast<PolicyArgs::Preemption>(mode - modes.begin());
+        if (policy.preemption == PolicyArgs::Preemption::none && (order == "srpt" || order == "mlfq"))
+            settings.error("preemption", "preemption none: scheduling_policy " + order + " preempts");
     }
     const std::string requeue = settings.take("requeue", given.requeue, std::string(preset.requeue));
     policy.requeue = requeue == "back" ? PolicyArgs::Requeue::back : PolicyArgs::Requeue::front;
     policy.max_live_tokens = settings.take("max_live_tokens", given.max_live_tokens, std::int64_t{0});
+    const std::string chunking = "first_come_first_served";
+    policy.equal_progress = chunking == "equal_progress";
+    const bool fills =
+        engine.batching == "decode-first" || engine.batching == "no-evict" || engine.batching == "max-utilization";
+    if (policy.equal_progress && !(fills && engine.enable_chunked_prefill)) {
+        settings.error("context_chunking",
+                       "context_chunking equal_progress is of batching decode-first, no-evict and max-utilization, with "
+                       "enable_chunked_prefill");
+    }
+    const bool foretells = !policy.predictor || policy.predictor.name == "oracle";
+    const bool reserves = policy.contiguous() && (policy.kv.name.starts_with("contiguous-max") || foretells);
+    const bool guaranteed = engine.batching == "no-evict" || reserves || (foretells && policy.admission.name == "expected");
+    if (policy.preemption == PolicyArgs::Preemption::none && !guaranteed) {
+        settings.error(given.preemption ? "preemption" : "batching",
+                       "preemption none needs an admission that guarantees room to the end: batching no-evict, admission "
+                       "expected with the oracle, or a contiguous kv_policy (max; pow2 and exact with the oracle)");
+    }
     if (policy.contiguous()) refuse_with_contiguous(scenario, preset, engine, settings);
 }
 
@@ -434,7 +546,11 @@ void resolve_sglang(const config::EngineConfig& given, EngineArgs& engine, Deplo
         unread("max_prefill_tokens", given.max_prefill_tokens.has_value());
         unread("enable_mixed_chunk", given.enable_mixed_chunk.has_value());
         unread("evict", given.evict.has_value());
-        unread("max_new_tokens", given.max_new_tokens.has_value());
+        if (engine.batching == "no-evict") {
+            engine.sglang.max_new_tokens = settings.take("max_new_tokens", given.max_new_tokens, std::int64_t{0});
+        } else {
+            unread("max_new_tokens", given.max_new_tokens.has_value());
+        }
         unread("clip_max_new_tokens", given.clip_max_new_tokens.has_value());
     } else {
         SglangArgs& args = engine.sglang;
@@ -573,7 +689,10 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     }
     const bool sglang = engine.batching == "sglang";
     resolve_sglang(given, engine, d, settings);
-    const std::int64_t usual_block = d.version.is_vllm() ? 16 : d.version.family == EngineFamily::sglang ? 1 : 32;
+    const std::int64_t usual_block = preset->block_size > 0                     ? preset->block_size
+                                     : d.version.is_vllm()                      ? 16
+                                     : d.version.family == EngineFamily::sglang ? 1
+                                                                                : 32;
     engine.block_size = settings.take("block_size", given.block_size, usual_block);
     // vLLM leaves prefix caching of recurrent states off unless asked for.
     const bool recurrent = d.model && d.model->layers_of("linear") > 0;
@@ -582,6 +701,7 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     engine.enable_chunked_prefill =
         settings.take("enable_chunked_prefill", given.enable_chunked_prefill, preset->enable_chunked_prefill);
     engine.async_scheduling = settings.take("async_scheduling", given.async_scheduling, preset->async_scheduling);
+    if (has_no_budget(engine)) resolve_whole_prompts(given, d, settings);
     engine.scheduler_reserve_full_isl =
         settings.take("scheduler_reserve_full_isl", given.scheduler_reserve_full_isl, preset->scheduler_reserve_full_isl);
     engine.watermark = settings.take("watermark", given.watermark, preset->watermark);
@@ -595,9 +715,10 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
     settings.at_least("block_size", engine.block_size, 1, 1'000'000);
     settings.at_least("long_prefill_token_threshold", engine.long_prefill_token_threshold, 0);
     if (!(engine.watermark >= 0 && engine.watermark < 1)) settings.error("watermark", "watermark must be in [0, 1)");
-    const double utilization = settings.take(
-        "gpu_memory_utilization", given.gpu_memory_utilization,
-        versioned || sglang ? default_memory_utilization(d.version, d.tensor_parallel_size) : preset->gpu_memory_utilization);
+    const double utilization = settings.take("gpu_memory_utilization", given.gpu_memory_utilization,
+                                             versioned || preset->gpu_memory_utilization == 0
+                                                 ? default_memory_utilization(d.version, d.tensor_parallel_size)
+                                                 : preset->gpu_memory_utilization);
     if (!(utilization > 0 && utilization <= 1)) {
         settings.error("gpu_memory_utilization", "gpu_memory_utilization must be in (0, 1]");
     }
@@ -621,6 +742,11 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
 
     resolve_max_model_len(given, d, settings);
     const bool v0 = engine.batching == "vllm-v0";
+    if (!preset->recorded) {
+        d.modelled_from = preset->source;
+    } else if (engine.batching != preset->batching) {
+        d.modelled_from = "batching " + engine.batching;
+    }
     if (v0) {
         engine.tokens_past_limit = preset->tokens_past_limit;
         // On by itself for long contexts, unless switched off. Where the budget is smaller than a longest prompt the engine
@@ -636,7 +762,14 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         resolve_vllm_v0(given, d, settings);
     }
     resolve_policy(scenario, *preset, d, settings, diagnostics);
-    if (diagnostics.error_count() == before) (sglang ? resolve_sglang_limits : resolve_batch_limits)(given, d, settings);
+    if (d.modelled_from.empty() && engine.policy.any()) d.modelled_from = "the pieces chosen beside the preset's";
+    if (diagnostics.error_count() == before) {
+        if (sglang) {
+            resolve_sglang_limits(given, d, settings);
+        } else {
+            resolve_batch_limits(given, *preset, d, settings);
+        }
+    }
     if (diagnostics.error_count() != before) return d;
 
     MemoryOptions memory;
@@ -683,6 +816,17 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         engine.num_gpu_blocks = d.budget.num_gpu_blocks;
         resolve_swap(given, *preset, d, settings);
         if (d.version.is_vllm() && !v0) engine.kv_groups = block_groups(d.budget);
+        if (!engine.kv_groups.empty() && (engine.policy.preemption == PolicyArgs::Preemption::swap ||
+                                          engine.policy.preemption == PolicyArgs::Preemption::cheaper))
+            settings.error("preemption", "blocks of model " + d.model_name +
+                                             ", which has layers of several kinds, cannot be swapped in this version");
+        if (!engine.kv_groups.empty() && has_no_budget(engine)) {
+            settings.error(
+                given.batching ? "batching" : "preset",
+                fmt::format("batching {} takes prompts of any length in one step; the windows and states of {} bound "
+                            "their blocks by a token budget (disable_hybrid_kv_cache_manager: true goes)",
+                            engine.batching, d.model_name));
+        }
         d.warnings.insert(d.warnings.end(), d.budget.warnings.begin(), d.budget.warnings.end());
         if (sglang) resolve_sglang_pool(given, d, settings);
         if (engine.policy.contiguous()) resolve_contiguous(given, d, settings);

@@ -190,6 +190,8 @@ Facts dimensions(const RunInfo& info, const Outcome& o, const Summary& s) {
         "Engine",
         fmt::format("preset {}: max_num_seqs {}, max_num_batched_tokens {}, max_model_len {}, {}, preemption by {}", s.preset,
                     s.max_num_seqs, s.max_num_batched_tokens, s.max_model_len, s.scheduling_policy, s.preemption));
+    if (!info.modelled_from.empty())
+        facts.emplace_back("", "modelled from documentation, without recorded decisions: " + info.modelled_from);
     facts.emplace_back("  deviates", info.deviations.empty() ? "nowhere from the preset" : join(info.deviations, "; "));
     facts.emplace_back("KV cache", kv_text(info, o, s));
     for (const std::string& line : info.derivation) facts.emplace_back("", line);

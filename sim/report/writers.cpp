@@ -307,6 +307,8 @@ void add_kvsim_object(Json& json, const RunInfo& info, const Outcome& outcome, c
         json.null();
     }
     json.texts("deviations", info.deviations);
+    json.member("decisions", info.modelled_from.empty() ? "as recorded from the engine"
+                                                        : "modelled from documentation: " + info.modelled_from);
     json.texts("derivation", info.derivation);
     json.texts("warnings", s.warnings);
     if (!outcome.stall_report.empty()) json.member("stall_report", outcome.stall_report);

@@ -65,7 +65,12 @@ private:
         const EngineArgs& args = args_;
         while (!waiting_->empty() && budget_ > 0) {
             if (static_cast<std::int64_t>(running_.size()) == args.max_num_seqs) {
+                if (displace(batch, budget_)) continue;
                 batch.bound = Bound::seats;
+                return;
+            }
+            if (head_was_displaced(batch)) {
+                batch.bound = Bound::kv_blocks;
                 return;
             }
             LiveRequest& head = engine_.request(waiting_->head());
@@ -78,6 +83,7 @@ private:
             n = std::min(n, budget_);
 
             if (!may_admit(head, start, n)) {
+                if (displace(batch, budget_)) continue;
                 batch.bound = Bound::kv_blocks;
                 return;
             }

@@ -162,6 +162,8 @@ void compare_counters(const Counters& a, const Counters& b, Differences& differe
     differences.check("tokens", a.tokens, b.tokens);
     differences.check("recomputed_tokens", a.recomputed_tokens, b.recomputed_tokens);
     differences.check("preemptions", a.preemptions, b.preemptions);
+    differences.check("swapped_tokens", a.swapped_tokens, b.swapped_tokens);
+    differences.check("dropped", a.dropped, b.dropped);
     differences.check("preempted_requests", a.preempted_requests, b.preempted_requests);
     differences.check("hit_tokens_first", a.hit_tokens_first, b.hit_tokens_first);
     differences.check("prompt_tokens_first", a.prompt_tokens_first, b.prompt_tokens_first);

@@ -12,10 +12,18 @@
 #include "compare.hpp"
 #include "kvsim/engine/engine.hpp"
 #include "kvsim/engine/simulation.hpp"
+#include "kvsim/model/deployment.hpp"
 #include "kvsim/report/summary.hpp"
 #include "kvsim/report/writers.hpp"
 #include "random_scenarios.hpp"
 #include "unit/app/cli.hpp"
+
+namespace kvsim {
+std::function<std::unique_ptr<AdmissionRule>(Engine&)> read_optimistic_admission(const PieceSource&, config::Diagnostics&);
+std::function<std::unique_ptr<AdmissionRule>(Engine&)> read_full_input_admission(const PieceSource&, config::Diagnostics&);
+std::function<std::unique_ptr<AdmissionRule>(Engine&)> read_expected_admission(const PieceSource&, config::Diagnostics&);
+std::function<std::unique_ptr<AdmissionRule>(Engine&)> read_past_future_admission(const PieceSource&, config::Diagnostics&);
+}  // namespace kvsim
 
 namespace kvsim::oracle {
 namespace {
@@ -79,6 +87,28 @@ Scenario scenario_of(const std::string& policy, std::uint64_t seed) {
             args.num_gpu_blocks = std::max<std::int64_t>(args.num_gpu_blocks, args.max_model_len + dice.range(0, 40));
         args.enable_chunked_prefill = args.enable_chunked_prefill || dice.percent(60);
         args.long_prefill_token_threshold = 0;
+    } else if (policy != "vllm-v0") {
+        if (policy == "vllm-v1") args.policy.max_live_tokens = std::int64_t{1} << 40;  // else it has a form of its own
+        if (policy == "static" || policy == "iteration") args.async_scheduling = args.enable_chunked_prefill = false;
+        if (!args.enable_chunked_prefill)
+            args.max_num_batched_tokens = std::max(args.max_num_batched_tokens, args.max_model_len);
+        if (args.enable_prefix_caching && dice.percent(50)) args.enable_prefix_caching = false;
+        if (dice.percent(30)) args.watermark = 0.05;
+        args.scheduler_reserve_full_isl = dice.percent(50);
+        if (dice.percent(30)) args.policy.max_live_tokens = args.max_model_len * dice.range(1, 3);
+        const std::pair<const char*, ReadPiece<AdmissionRule>> rules[] = {{"optimistic", read_optimistic_admission},
+                                                                          {"full-input", read_full_input_admission},
+                                                                          {"expected", read_expected_admission},
+                                                                          {"past-future", read_past_future_admission}};
+        if (dice.percent(60)) {
+            static const config::Choice choice;
+            static const config::Scenario scenario;
+            static const Deployment deployment;
+            config::Diagnostics diagnostics;
+            const auto& [name, read] = rules[dice.range(0, 3)];
+            args.policy.admission = {name, read({choice, scenario, deployment}, diagnostics)};
+        }
+        args.policy.equal_progress = args.enable_chunked_prefill && dice.percent(30);
     } else {
         VllmV0Args& v = args.v0;
         args.async_scheduling = false;
@@ -123,10 +153,11 @@ struct Seen {
     std::int64_t swapped = 0;
 };
 
-Seen compare_forms(const std::string& policy) {
+/// `share`: of the scenarios one in so many.
+Seen compare_forms(const std::string& policy, std::uint64_t share = 1) {
     const test::TemporaryFolder folder;
     const std::uint64_t first = from_environment("KVSIM_ORACLE_SEED", 0);
-    const std::uint64_t count = from_environment("KVSIM_ORACLE_SCENARIOS", 400);
+    const std::uint64_t count = from_environment("KVSIM_ORACLE_SCENARIOS", 400) / share;
     Seen seen;
     std::uint64_t differing = 0;
     for (std::uint64_t seed = first; seed < first + count && differing < 5; ++seed) {
@@ -254,10 +285,29 @@ TEST_CASE("oracle: one pass over steady decoding is as many single steps") {
     compare_engines("sglang", false);
     compare_engines("sglang", true);
     compare_engines("vllm-v0", false);
+    for (const char* style : {"vllm-v1", "static", "iteration", "decode-first", "no-evict", "max-utilization", "past-future"}) {
+        compare_engines(style, false);
+        if (std::string(style) != "static" && std::string(style) != "iteration") compare_engines(style, true);
+    }
 }
 
 TEST_CASE("oracle: SGLang's steady decoding at once leaves what single steps leave") {
     const Seen seen = compare_forms("sglang");
+    if (from_environment("KVSIM_ORACLE_SCENARIOS", 400) < 400) return;
+    CHECK(seen.preemptions > 50);
+    CHECK(seen.hits > 1000);
+    CHECK(seen.gave_up > 100);
+}
+
+TEST_CASE("oracle: steady decoding at once leaves what single steps leave, in every style") {
+    Seen seen;
+    for (const char* style : {"vllm-v1", "static", "iteration", "decode-first", "no-evict", "max-utilization", "past-future"}) {
+        CAPTURE(style);
+        const Seen one = compare_forms(style, 4);
+        seen.preemptions += one.preemptions;
+        seen.hits += one.hits;
+        seen.gave_up += one.gave_up;
+    }
     if (from_environment("KVSIM_ORACLE_SCENARIOS", 400) < 400) return;
     CHECK(seen.preemptions > 50);
     CHECK(seen.hits > 1000);

@@ -110,6 +110,9 @@ public:
     [[nodiscard]] const std::vector<RequestId>& finished() const { return finished_; }
     /// Left in schedule() since the last update().
     [[nodiscard]] const std::vector<RequestId>& finished_in_schedule() const { return early_; }
+    /// What a step that computes so many tokens as one prompt takes, >= 1; needs a driver that prices steps.
+    [[nodiscard]] SimDuration price_of_prompt(std::int64_t tokens) const;
+    void price_by(const StepTimeModel& model) { prices_ = &model; }
     /// Instant of the last schedule() or update().
     [[nodiscard]] SimTime now() const { return now_; }
 
@@ -125,6 +128,8 @@ public:
     [[nodiscard]] std::int64_t saved_blocks() const { return scheduler_->pool().saved(); }
     [[nodiscard]] std::int64_t running_count() const { return scheduler_->running_count(); }
     [[nodiscard]] std::int64_t waiting_count() const { return scheduler_->waiting_count(); }
+    /// The head of the queue lacks blocks for its tokens, while a seat is free and blocks for all tokens of somebody behind it.
+    [[nodiscard]] bool head_blocks_others() const;
     [[nodiscard]] std::int64_t outstanding_tokens() const { return outstanding_; }
     [[nodiscard]] const Scheduler& scheduler() const { return *scheduler_; }
 
@@ -152,6 +157,8 @@ public:
     /// The row is final: its work enters the step's shape. Counts recomputed tokens by `high_water`. A decode row may stand
     /// for several `sequences` of the request, which have the same context.
     void book(Batch& batch, const BatchRow& row, std::int64_t sequences = 1);
+    /// A row for its next token that yields nothing and leaves it where it is: it costs its time.
+    void idle(Batch& batch, Slot slot);
     /// `computed` or the blocks of the request have changed: its part of the accounts follows.
     void account(Slot slot);
     /// The same, where the policy knows what the request holds unfilled.
@@ -207,6 +214,7 @@ private:
     } steady_;
     std::vector<std::string> labels_;
     std::unique_ptr<LengthPredictor> predictor_;  // null: nobody asks
+    const StepTimeModel* prices_ = nullptr;
     std::unique_ptr<Scheduler> scheduler_;
 };
 
@@ -239,6 +247,13 @@ inline void Engine::book(Batch& batch, const BatchRow& row, std::int64_t sequenc
     request.high_water = std::max(request.high_water, row.computed + row.tokens);
     request.scheduled += row.tokens * sequences;
     batch.shape.sampled += row.samples ? sequences : 0;
+}
+
+inline void Engine::idle(Batch& batch, Slot slot) {
+    decode(batch, {slot, 1, requests_[slot].computed}, 1);
+    ++batch.shape.sequences;
+    ++batch.shape.sampled;
+    ++requests_[slot].scheduled;
 }
 
 inline void Engine::account(LiveRequest& request, HeldSlots held) {

@@ -62,6 +62,12 @@ public:
     /// Blocks a running request lacks to have room for `upto` tokens; <= 0: none. Blocks that its next token does not attend
     /// to are given back first.
     [[nodiscard]] virtual std::int64_t need(LiveRequest& request, std::int64_t upto) = 0;
+    /// Blocks a running request will take until it has room for `upto` tokens in the end; 0 where it has got all it ever gets.
+    [[nodiscard]] virtual std::int64_t lacking(const LiveRequest& request, std::int64_t upto) const {
+        static_cast<void>(request);
+        static_cast<void>(upto);
+        return 0;
+    }
     /// What the last need() told, which was `need`, now that others have given blocks back: where it matters which blocks are
     /// free, it may be less.
     [[nodiscard]] virtual std::int64_t need_again(std::int64_t need) { return need; }

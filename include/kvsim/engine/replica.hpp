@@ -99,6 +99,8 @@ public:
         if constexpr (fast) {
             if (on_step_) engine_.keep_ids();
             for (Batch& batch : batches_) batch.reserve(std::min<std::int64_t>(args.max_num_seqs, 1024));
+        } else {
+            engine_.price_by(step_time);
         }
     }
     Replica(const Replica&) = delete;
@@ -183,6 +185,7 @@ public:
             return engine_.request(slot).id == id;
         }
     }
+    void note_head_blocking() { note_head_blocking_ = true; }
     void keep_gaps() {
         if constexpr (!fast) engine_.keep_gaps();
     }
@@ -244,6 +247,7 @@ public:
     /// Closes every integral over time at the end of the run; nothing happens afterwards.
     void settle(SimTime end) {
         set_bound(bound_, end, true);
+        set_head_blocking(false, end);
         const std::int64_t t = end.time_since_epoch().count();
         if (!flying_) integrals_.idle += end - idle_since_;
         if (waiting_) integrals_.any_waiting += end - waiting_since_;
@@ -322,6 +326,12 @@ private:
         integrals_.bound[static_cast<std::size_t>(bound_)] += now - bound_since_;
         bound_ = bound;
         bound_since_ = now;
+    }
+
+    void set_head_blocking(bool blocks, SimTime now) {
+        if (head_blocks_) integrals_.head_blocking += now - head_blocks_since_;
+        head_blocks_ = blocks;
+        head_blocks_since_ = now;
     }
 
     /// The state changed at `now`. The integral of a value over time is its last value times the end of the run less the sum of
@@ -415,6 +425,9 @@ private:
         if (waited) integrals_.finished_while_waiting += before - engine_.unfinished();
         if constexpr (!fast) counters_.swapped_tokens += batch.swapped_tokens;
         set_bound(batch.bound, now);
+        if constexpr (!fast) {
+            if (note_head_blocking_) set_head_blocking(engine_.head_blocks_others(), now);
+        }
         if (const std::int64_t lost = preempted(batch); lost > 0) {
             preemptions_ += lost;
             counters_.preemptions += lost;
@@ -503,6 +516,9 @@ private:
     bool idle_ = true;
     bool waiting_ = false;
     bool busy_ = false;
+    bool note_head_blocking_ = false;
+    bool head_blocks_ = false;
+    SimTime head_blocks_since_{};
     SimTime bound_since_{};
     SimTime idle_since_{};
     SimTime waiting_since_{};

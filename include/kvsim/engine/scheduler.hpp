@@ -2,8 +2,10 @@
 // A batch policy: what happens in one step. It owns its queues and its KV cache; the engine owns the requests and keeps their
 // accounts, which the policy moves by the engine's verbs (admitted, book, preempted, credit, finish).
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -104,15 +106,34 @@ public:
     [[nodiscard]] HeldSlots unfilled(const LiveRequest& request) const final;
     void record(const BatchRow& row, ScheduledRow& out) const override;
     [[nodiscard]] std::string describe_head() const override;
+    Steady steady_steps(std::vector<Slot>& rows) override;
+    bool steady_step() override;
 
 protected:
-    virtual void plan_rows(Batch& batch) = 0;
     /// Where a request that waits would continue.
     struct Start {
         PrefixHit hit;
         std::int64_t computed = 0;  ///< tokens whose KV is found in the cache, or comes back from the CPU
         bool swapped = false;
     };
+    virtual void plan_rows(Batch& batch) = 0;
+    /// Tokens that a step with so many decode rows has left for the queue.
+    [[nodiscard]] virtual std::int64_t queue_budget(std::int64_t decodes) const {
+        return args_.max_num_batched_tokens - decodes;
+    }
+    /// What a style asks of the head beside the admission rule. Like AdmissionRule::stays_shut() it must stay.
+    [[nodiscard]] virtual bool style_admits(const LiveRequest& head, const AdmissionView& view) const {
+        static_cast<void>(head);
+        static_cast<void>(view);
+        return true;
+    }
+    /// Nobody is admitted as long as all of `running` get their next tokens and nobody comes or goes: what holds the head
+    /// back. nullopt: it may be admitted, or it cannot be told.
+    [[nodiscard]] virtual std::optional<Bound> closed();
+    /// New tokens of a prompt, before any budget.
+    [[nodiscard]] std::int64_t chunk(std::int64_t wanted) const {
+        return args_.long_prefill_token_threshold > 0 ? std::min(wanted, args_.long_prefill_token_threshold) : wanted;
+    }
     [[nodiscard]] Start start_of(LiveRequest& request);
     /// Blocks and the admission rule allow the head of the queue to start with `tokens` new tokens. Seats and the token budget
     /// are the style's to check.
@@ -124,9 +145,21 @@ protected:
     /// running_[index] loses its blocks and goes back to the waiting queue; returns the tokens of its dropped row (0: it had
     /// none).
     std::int64_t preempt(Batch& batch, std::size_t index);
+    /// batch.rows[at] is not scheduled after all; its request keeps what it holds.
+    void drop_row(Batch& batch, std::size_t at);
     /// Index in running_ of the request to preempt: PolicyArgs::victim, else the last one, under priority the least urgent of
     /// all (the first of full ties).
     [[nodiscard]] std::size_t pick_victim() const;
+    /// The head of the queue may not start for lack of a seat or of blocks: if the order lets it take the place of a running
+    /// request, the worst of those is preempted, and the step goes on. `budget` gets back the tokens of its dropped row. False:
+    /// the order does not.
+    bool displace(Batch& batch, std::int64_t& budget);
+    /// The head was displaced in this very step: it does not come back in it.
+    [[nodiscard]] bool head_was_displaced(const Batch& batch) const;
+    /// Somebody was preempted for lack of blocks, not displaced.
+    [[nodiscard]] bool ran_short(const Batch& batch) const { return batch.preempted.size() > displaced_; }
+    /// Whether the order may displace running requests at all.
+    [[nodiscard]] virtual bool may_displace() const { return true; }
     /// Preempts until `need` blocks are free for running_[index]. False: it was preempted itself. `index` follows the list;
     /// `budget` gets back the tokens of rows that were dropped.
     bool make_room(Batch& batch, std::int64_t need, std::size_t& index, std::int64_t& budget);
@@ -141,6 +174,18 @@ protected:
 
 private:
     void advance(Batch& batch);
+    [[nodiscard]] bool swaps(const LiveRequest& request, std::int64_t blocks) const;
+
+    std::int64_t cpu_free_;          // blocks for swapped requests
+    std::int64_t moved_blocks_ = 0;  // between GPU and CPU, not paid for yet
+    std::size_t displaced_ = 0;      // in this step
+
+    std::vector<Slot> last_rows_;  // of the last decision, and of the one before
+    std::vector<Slot> before_rows_;
+    // Of steady_steps(): indices in running_ by computed mod block size, and steps taken.
+    std::vector<std::vector<std::uint32_t>> phases_;
+    std::vector<std::uint32_t> movers_;
+    std::int64_t steady_taken_ = 0;
 };
 
 }  // namespace kvsim

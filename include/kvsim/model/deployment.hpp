@@ -23,6 +23,7 @@ struct Preset {
     std::string_view name;
     std::string_view summary;
     std::string_view source;
+    bool recorded = true;                   ///< recorded decisions of the engine stand behind it; else it follows a description
     std::string_view batching = "vllm-v1";  ///< one of schedulers()
     std::int64_t null_blocks = 1;
     double gpu_memory_utilization = 0.92;  ///< 0: default_memory_utilization() of its engine
@@ -41,6 +42,10 @@ struct Preset {
     std::string_view length_predictor = {};
     std::string_view preemption = "recompute";
     std::string_view requeue = "front";
+    std::int64_t block_size = 0;              ///< 0: its engine's
+    std::int64_t max_num_seqs = 0;            ///< 0: by the GPU, as vLLM's
+    std::int64_t max_num_batched_tokens = 0;  ///< 0: by the GPU, as vLLM's
+    bool swap_overlap = false;
 };
 /// The presets of this version, and the names reserved for later ones.
 std::span<const Preset> presets();
@@ -63,6 +68,7 @@ struct Deployment {
     EngineVersion version;  ///< whose memory accounting applies
     MemoryOptions memory;   ///< what `budget` was derived from
     KvBudget budget;
+    std::string modelled_from;            ///< what it was modelled from where no recorded decisions stand behind it
     std::vector<std::string> deviations;  ///< "max_num_seqs=64 (vllm-v1: 1024)"
     std::vector<std::string> warnings;
     std::optional<SimDuration> api;  ///< as the scenario sets it; nullopt: the step-time model's default

@@ -1,6 +1,7 @@
 #pragma once
 // The engine's arguments after presets and defaults: nothing is optional any more.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -61,6 +62,7 @@ struct EngineArgs {
     SglangArgs sglang;
     VllmV0Args v0;
     PolicyArgs policy;
+    std::uint64_t seed = 1;  ///< of the run: what pieces of the policy draw
     bool operator==(const EngineArgs&) const = default;
 
     /// The order of the waiting queue as scenarios write it.
@@ -68,6 +70,14 @@ struct EngineArgs {
         return policy.order ? policy.order.name : std::string(name_of(scheduling_policy));
     }
     [[nodiscard]] std::int64_t usable_blocks() const { return num_gpu_blocks - null_blocks; }
+    /// Who starts is to finish without ever losing its blocks.
+    [[nodiscard]] bool guarantees_room() const {
+        return batching == "no-evict" || policy.preemption == PolicyArgs::Preemption::none;
+    }
+    /// Tokens whose KV a request holds in the end when it goes on to what clients ask for.
+    [[nodiscard]] std::int64_t longest_final(std::int64_t prompt, std::int64_t outputs) const {
+        return std::min(prompt + std::max(outputs, sglang.max_new_tokens) - 1, max_model_len);
+    }
     /// Output tokens there is room for behind such a prompt; < 1: the request is refused.
     [[nodiscard]] std::int64_t output_limit(std::int64_t prompt) const { return max_model_len + tokens_past_limit - prompt; }
 };

@@ -60,6 +60,8 @@ struct PolicyArgs {
     Maker<KvManager> kv;               ///< unset: paged
     Preemption preemption = Preemption::recompute;
     Requeue requeue = Requeue::front;  ///< where a preempted request waits, in queues that have places
+    bool equal_progress = false;       ///< of prompts in chunks, instead of one after the other
+    std::int64_t decodes_between = 0;  ///< steps of decodes that separate two of prompts (past-future)
     std::int64_t max_live_tokens = 0;  ///< tokens that running requests may hold when another is admitted; 0: no bound
     bool operator==(const PolicyArgs&) const = default;
 

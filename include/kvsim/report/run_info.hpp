@@ -31,6 +31,7 @@ struct RunInfo {
     std::int64_t kv_bytes_per_token = 0;  ///< per rank; 0: unknown
     double gpu_memory_utilization = 0;    ///< 0: not used
     std::vector<std::string> derivation;  ///< the KV budget term by term, one line each, ready to print
+    std::string modelled_from;            ///< as Deployment::modelled_from
     std::vector<std::string> deviations;  ///< "max_num_seqs=64 (vllm-v1: 1024)"
     std::vector<std::string> warnings;
     std::optional<std::int64_t> max_concurrency;

@@ -143,6 +143,70 @@ TEST_CASE("presets: nearest name, and those of later versions") {
     }
 }
 
+TEST_CASE("presets modelled from documentation: what they set, and that they say so") {
+    for (const Preset& preset : presets()) {
+        CAPTURE(preset.name);
+        const Deployment d = resolve(llama_h100 + "engine: {preset: " + std::string(preset.name) + "}");
+        CHECK(d.engine.batching == preset.batching);
+        CHECK(d.deviations.empty());
+        CHECK(d.modelled_from == (preset.recorded ? "" : preset.source));
+        CHECK(d.engine.num_gpu_blocks > 1000);
+    }
+    const Deployment sarathi = resolve(llama_h100 + "engine: {preset: sarathi}");
+    CHECK(sarathi.engine.max_num_batched_tokens == 512);
+    CHECK(sarathi.engine.max_num_seqs == 128);
+    CHECK(sarathi.engine.policy.admission.name == "full-input");
+    CHECK(sarathi.engine.watermark == 0.01);
+    CHECK(!sarathi.engine.enable_prefix_caching);
+    const Deployment trt = resolve(llama_h100 + "engine: {preset: trtllm-no-evict, max_new_tokens: 512}");
+    CHECK(trt.engine.block_size == 32);
+    CHECK(trt.engine.policy.preemption == PolicyArgs::Preemption::none);
+    CHECK(trt.engine.longest_final(100, 5) == 100 + 512 - 1);
+    CHECK(has(trt.deviations, "max_new_tokens=512 (trtllm-no-evict: 0)"));
+    CHECK(resolve(llama_h100 + "engine: {preset: lightllm}").engine.block_size == 1);
+    // A recorded preset with another piece is none any more.
+    const Deployment mixed = resolve(llama_h100 + "engine: {batching: decode-first}");
+    CHECK(mixed.modelled_from.find("decode-first") != std::string::npos);
+    CHECK(has(mixed.deviations, "batching=decode-first (vllm-v1: vllm-v1)"));
+    const Deployment ruled = resolve(llama_h100 + "engine: {admission: expected}");
+    CHECK(!ruled.modelled_from.empty());
+    CHECK(has(ruled.deviations, "admission=expected (vllm-v1: its own)"));
+    CHECK(resolve(llama_h100 + "engine: {scheduling_policy: priority}").modelled_from.empty());
+}
+
+TEST_CASE("batching static and iteration take whole prompts, one step after the other") {
+    for (const std::string style : {"static", "iteration"}) {
+        CAPTURE(style);
+        const std::string head = llama_h100 + "engine: {batching: " + style;
+        const Deployment d = resolve(head + "}");
+        CHECK(!d.engine.async_scheduling);
+        CHECK(!d.engine.enable_chunked_prefill);
+        CHECK(has(d.deviations, "async_scheduling=false (vllm-v1: true)"));
+        CHECK(refusal(head + ", async_scheduling: true}").find("goes without async_scheduling") != std::string::npos);
+        CHECK(refusal(head + ", enable_chunked_prefill: true}").find("whole prompts") != std::string::npos);
+        const Deployment small = resolve(head + ", max_num_batched_tokens: 64}");
+        REQUIRE(small.warnings.size() == 1);
+        CHECK(small.warnings[0].find("no token budget") != std::string::npos);
+        CHECK(refusal("model: google/gemma-3-27b-it\nhardware: {gpu: H100}\nengine: {max_model_len: 8192, batching: " + style +
+                      "}")
+                  .find("token budget") != std::string::npos);
+    }
+    CHECK(!resolve("model: google/gemma-3-27b-it\nhardware: {gpu: H100}\nengine: {max_model_len: 8192, batching: no-evict}")
+               .engine.kv_groups.empty());
+}
+
+TEST_CASE("what makes no sense together is refused with the reason") {
+    CHECK(refusal(llama_h100 + "engine: {preemption: none}").find("guarantees room") != std::string::npos);
+    CHECK(refusal(llama_h100 + "engine: {preset: trtllm-no-evict, batching: decode-first}").find("guarantees room") !=
+          std::string::npos);
+    CHECK(resolve(llama_h100 + "engine: {preemption: none, admission: expected}").engine.policy.preemption ==
+          PolicyArgs::Preemption::none);
+    CHECK(refusal(llama_h100 + "engine: {batching: vllm-v0, admission: expected}").find("decides this itself") !=
+          std::string::npos);
+    CHECK(refusal(llama_h100 + "engine: {admission: {policy: expected, share: 2}}").find("share") != std::string::npos);
+    CHECK(refusal(llama_h100 + "engine: {admission: expectd}").find("did you mean 'expected'") != std::string::npos);
+}
+
 TEST_CASE("quantization and dtype change the stored weights") {
     const auto weights = [](const std::string& engine) {
         return *resolve("model: Llama-3.1-8B\nhardware: {gpu: H100}\nengine: " + engine).budget.weights_bytes;

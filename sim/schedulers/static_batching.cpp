@@ -1,0 +1,79 @@
+// Request-level batching, as FasterTransformer does it and Orca (OSDI 2022, section 3) describes it: nobody joins or leaves
+// while a batch runs.
+
+#include <algorithm>
+
+#include "style.hpp"
+
+namespace kvsim {
+namespace {
+
+class StaticBatching final : public Style {
+public:
+    using Style::Style;
+
+private:
+    [[nodiscard]] bool may_displace() const override { return false; }
+    [[nodiscard]] std::int64_t queue_budget(std::int64_t /*decodes*/) const override { return no_budget; }
+    [[nodiscard]] std::optional<Bound> closed() override { return waiting_->empty() ? Bound::no_waiting : closed_by_; }
+
+    [[nodiscard]] std::int64_t left(Slot slot) const {
+        const LiveRequest& request = engine_.request(slot);
+        return request.max_tokens - request.outputs;
+    }
+    /// The most tokens that one of the batch lacks.
+    [[nodiscard]] std::int64_t longest() const {
+        std::int64_t most = 0;
+        for (const Slot slot : running_) most = std::max(most, left(slot));
+        return most;
+    }
+
+    void plan_rows(Batch& batch) override {
+        budget_ = no_budget;
+        if (running_.empty()) {
+            start(batch);
+        } else {
+            go_on(batch);
+        }
+    }
+
+    void start(Batch& batch) {
+        admit_queue(batch);
+        // The batch waits for its longest: who lacks one token alone does not get it here.
+        if (longest() > 1) {
+            for (std::size_t i = 0; i < batch.rows.size();) {
+                BatchRow& row = batch.rows[i];
+                if (left(row.slot) > 1 || --row.tokens > 0) {
+                    ++i;
+                    continue;
+                }
+                engine_.idle(batch, row.slot);
+                drop_row(batch, i);
+            }
+        }
+        closed_by_ = batch.bound == Bound::kv_blocks ? Bound::kv_blocks : Bound::seats;
+        name_bound(batch);
+    }
+
+    void go_on(Batch& batch) {
+        const bool last = longest() == 1;
+        for (std::size_t i = 0; i < running_.size();) {
+            if ((!last && left(running_[i]) == 1) || grow(batch, i, 1)) ++i;
+        }
+        for (const Slot slot : running_) {
+            if (engine_.request(slot).row < 0) engine_.idle(batch, slot);
+        }
+        if (!batch.preempted.empty()) closed_by_ = Bound::kv_blocks;
+        if (!waiting_->empty()) batch.bound = closed_by_;
+    }
+
+    Bound closed_by_ = Bound::seats;  // what ended the admission to this batch; who comes later finds it closed
+};
+
+}  // namespace
+
+std::unique_ptr<Scheduler> make_static_batching(Engine& engine) {
+    return std::make_unique<StaticBatching>(engine);
+}
+
+}  // namespace kvsim

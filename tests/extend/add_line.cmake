@@ -1,0 +1,10 @@
+# The registry with one line more, before the first admission rule.
+file(READ ${REGISTRY} text)
+set(first "        {\"optimistic\",")
+string(FIND "${text}" "${first}" at)
+if(at EQUAL -1)
+  message(FATAL_ERROR "${REGISTRY} has no line that begins with ${first}")
+endif()
+set(line "        {\"one-at-a-time\", \"nobody beside another\", no_docs, KVSIM_READ(AdmissionRule, one_at_a_time)},\n")
+string(REPLACE "${first}" "${line}${first}" text "${text}")
+file(WRITE ${OUT} "${text}")
