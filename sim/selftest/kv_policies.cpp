@@ -19,7 +19,7 @@ Outcome allocation(const std::string& policy, std::uint64_t seed) {
     return run_scenario(fmt::format("model: facebook/opt-13b\n"
                                     "hardware: {{gpu: A100-40GB}}\n"
                                     "step_time: {{model: constant, step: 60ms}}\n"
-                                    "engine: {{kv_policy: {}, max_num_batched_tokens: 16384, enable_prefix_caching: false, "
+                                    "engine: {{batching: iteration, kv_policy: {}, enable_prefix_caching: false, "
                                     "kv_cache_memory_bytes: 12GiB, async_scheduling: false, api: 0ms}}\n"
                                     "workload: {{requests: 2000, arrivals: {{process: poisson, rate: 2/s}}, "
                                     "prompt_tokens: {{distribution: exponential, mean: 161.31, max: 1024}}, "

@@ -238,10 +238,17 @@ TEST_CASE("contiguous: a scenario's blocks become slots, and what needs blocks i
     CHECK_THROWS_WITH_AS(resolve("kv_policy: contiguous-max, num_gpu_blocks_override: 100"),
                          doctest::Contains("longer than the longest range of kv_policy contiguous-max, 1600 of 1600"),
                          UserError);
+    CHECK_THROWS_WITH_AS(
+        resolve("num_gpu_blocks_override: 98300, max_model_len: 8192, kv_policy: radix", "google/gemma-3-27b-it"),
+        doctest::Contains("which plain paged has"), UserError);
+    const Deployment hybrid =
+        resolve("num_gpu_blocks_override: 98300, max_model_len: 8192, kv_policy: paged", "google/gemma-3-27b-it");
+    CHECK_FALSE(hybrid.engine.policy.kv);
+    CHECK_FALSE(hybrid.engine.kv_groups.empty());
     // Of 2,400 slots the buddy system gives at most 2,048.
     CHECK_NOTHROW(resolve("kv_policy: contiguous-exact, num_gpu_blocks_override: 150"));
-    CHECK_THROWS_WITH_AS(resolve("num_gpu_blocks_override: 983, kv_policy: {policy: contiguous-exact, placement: worst}"), doctest::Contains("first-fit"),
-                         UserError);
+    CHECK_THROWS_WITH_AS(resolve("num_gpu_blocks_override: 983, kv_policy: {policy: contiguous-exact, placement: worst}"),
+                         doctest::Contains("first-fit"), UserError);
 }
 
 }  // namespace kvsim::engine_test
