@@ -653,9 +653,9 @@ private:
                     sample.decode_tokens = replica.executing->decode_tokens;
                 }
                 sample.preemptions = replica.preemptions;
-                for (const RequestId id : replica.engine.running()) {
-                    const NaiveRequest& request = replica.engine.request(id);
-                    const auto slots = replica.engine.unfilled(request, request.prompt_tokens + tracked_[id].max_tokens - 1);
+                for (const RequestId id : replica.machine->running()) {
+                    const NaiveRequest& request = replica.machine->request(id);
+                    const auto slots = replica.machine->unfilled(request, request.prompt_tokens + tracked_[id].max_tokens - 1);
                     sample.reserved_slots += slots.first;
                     sample.internal_slots += slots.second;
                 }
