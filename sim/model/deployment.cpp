@@ -446,12 +446,6 @@ void refuse_with_contiguous(const config::Scenario& scenario, const Preset& pres
 void resolve_contiguous(const config::EngineConfig& given, Deployment& d, Settings& settings) {
     EngineArgs& engine = d.engine;
     const std::string& name = engine.policy.kv.name;
-    if (!engine.kv_groups.empty()) {
-        settings.error("kv_policy",
-                       fmt::format("kv_policy {} does not go with model {}: its layers of several kinds need block "
-                                   "tables of their own",
-                                   name, d.model_name));
-    }
     engine.num_gpu_blocks *= engine.block_size;
     engine.block_size = 1;
     engine.null_blocks = 0;
@@ -509,8 +503,15 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
         resolve_piece("admission", given.admission, preset.admission, admission_rules(), scenario, d, settings, diagnostics);
     policy.predictor = resolve_piece("length_predictor", given.length_predictor, preset.length_predictor, length_predictors(),
                                      scenario, d, settings, diagnostics);
-    policy.kv =
-        resolve_piece("kv_policy", given.kv_policy, preset.kv_policy, kv_policies(), scenario, d, settings, diagnostics);
+    // What every style has is no piece either.
+    const std::string_view kv = given.kv_policy.written ? std::string_view(given.kv_policy.name) : preset.kv_policy;
+    if (kv == "paged" && given.kv_policy.params.map.size() <= 1) {
+        if (!preset.kv_policy.empty() && preset.kv_policy != "paged")
+            settings.deviate("kv_policy", "paged", std::string(preset.kv_policy));
+    } else {
+        policy.kv =
+            resolve_piece("kv_policy", given.kv_policy, preset.kv_policy, kv_policies(), scenario, d, settings, diagnostics);
+    }
     const std::string preemption = settings.take("preemption", given.preemption, std::string(preset.preemption));
     static constexpr std::array<std::string_view, 4> modes{"recompute", "swap", "cheaper", "none"};
     const auto mode = std::find(modes.begin(), modes.end(), preemption);
@@ -839,6 +840,12 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         }
         d.warnings.insert(d.warnings.end(), d.budget.warnings.begin(), d.budget.warnings.end());
         if (sglang) resolve_sglang_pool(given, d, settings);
+        if (engine.policy.kv && !engine.kv_groups.empty()) {
+            settings.error("kv_policy",
+                           fmt::format("kv_policy {} does not go with model {}: its layers of several kinds need block tables "
+                                       "of their own, which plain paged has",
+                                       engine.policy.kv.name, d.model_name));
+        }
         if (engine.policy.contiguous()) resolve_contiguous(given, d, settings);
     }
     return d;
