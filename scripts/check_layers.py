@@ -5,7 +5,7 @@ import re
 import sys
 
 LAYERS = ["base", "random", "config", "model", "engine", "report", "app"]
-FOLDERS = {"workloads": "model", "step_time": "model", "routers": "model", "schedulers": "engine", "kv_managers": "engine",
+FOLDERS = {"workloads": "model", "step_time": "model", "routers": "model", "schedulers": "engine", "policies": "engine", "kv_managers": "engine",
            "commands": "app", "selftest": "app", "registry.cpp": "app", "main.cpp": "app"}
 # Header prefix -> the places below sim/ that may include it; no public header ever may.
 HEAVY = {"yaml-cpp/": ["config/load.cpp"], "spdlog/": ["commands/log.cpp"],

@@ -87,18 +87,79 @@ std::span<const Entry<MakeScheduler>> schedulers() {
     std::function<std::unique_ptr<Piece>(Engine&)> read_##name(const PieceSource&, config::Diagnostics&)
 KVSIM_PIECE(WaitingQueue, fcfs_order);
 KVSIM_PIECE(WaitingQueue, priority_order);
+KVSIM_PIECE(WaitingQueue, sjf_order);
+KVSIM_PIECE(WaitingQueue, ljf_order);
+KVSIM_PIECE(WaitingQueue, srpt_order);
+KVSIM_PIECE(WaitingQueue, edf_order);
+KVSIM_PIECE(WaitingQueue, slo_slack_order);
+KVSIM_PIECE(WaitingQueue, mlfq_order);
+KVSIM_PIECE(WaitingQueue, vtc_order);
+KVSIM_PIECE(WaitingQueue, lpm_order);
+KVSIM_PIECE(WaitingQueue, dfs_weight_order);
+KVSIM_PIECE(WaitingQueue, random_order);
+KVSIM_PIECE(VictimRule, last_victim);
+KVSIM_PIECE(VictimRule, lowest_priority_victim);
+KVSIM_PIECE(VictimRule, latest_deadline_victim);
+KVSIM_PIECE(VictimRule, most_blocks_victim);
+KVSIM_PIECE(VictimRule, least_progress_victim);
+KVSIM_PIECE(VictimRule, longest_remaining_victim);
+KVSIM_PIECE(VictimRule, random_victim);
+KVSIM_PIECE(LengthPredictor, oracle_predictor);
+KVSIM_PIECE(LengthPredictor, constant_predictor);
+KVSIM_PIECE(LengthPredictor, class_mean_predictor);
+KVSIM_PIECE(LengthPredictor, noisy_predictor);
+KVSIM_PIECE(LengthPredictor, bucket_predictor);
+KVSIM_PIECE(LengthPredictor, history_predictor);
+KVSIM_PIECE(LengthPredictor, max_predictor);
+KVSIM_PIECE(KvManager, paged_kv);
+KVSIM_PIECE(KvManager, radix_kv);
+KVSIM_PIECE(KvManager, contiguous_kv);
 #undef KVSIM_PIECE
+std::vector<config::FieldDoc> priority_order_docs();
+std::vector<config::FieldDoc> length_order_docs();
+std::vector<config::FieldDoc> mlfq_order_docs();
+std::vector<config::FieldDoc> vtc_order_docs();
+std::vector<config::FieldDoc> constant_predictor_docs();
+std::vector<config::FieldDoc> class_mean_predictor_docs();
+std::vector<config::FieldDoc> noisy_predictor_docs();
+std::vector<config::FieldDoc> bucket_predictor_docs();
+std::vector<config::FieldDoc> history_predictor_docs();
 
 std::span<const Entry<ReadPiece<WaitingQueue>>> queue_orders() {
     static constexpr Entry<ReadPiece<WaitingQueue>> table[] = {
-        {"fcfs", "first come, first served; the preempted first", no_docs, read_fcfs_order},
-        {"priority", "the client's priority, lower first (vLLM)", no_docs, read_priority_order},
+        {"fcfs", "first come, first served; the preempted first, or last (engine.requeue)", no_docs, read_fcfs_order},
+        {"priority", "the client's priority, lower first (vLLM); with aging who waits gains levels", priority_order_docs,
+         read_priority_order},
+        {"sjf", "shortest job first, by prompt, output or total tokens as predicted", length_order_docs, read_sjf_order},
+        {"ljf", "longest job first, likewise", length_order_docs, read_ljf_order},
+        {"srpt", "shortest remaining processing time, preemptive, in tokens still to compute as predicted", no_docs,
+         read_srpt_order},
+        {"edf", "earliest deadline first, from slo.ttft and slo.e2e", no_docs, read_edf_order},
+        {"slo-slack", "least slack: the deadline less the outputs to come at slo.tpot", no_docs, read_slo_slack_order},
+        {"mlfq", "skip-join multi-level feedback queue, preemptive (FastServe, arXiv 2305.05920)", mlfq_order_docs,
+         read_mlfq_order},
+        {"vtc", "virtual token counters: weighted fair share over tenants (Sheng et al., OSDI 2024)", vtc_order_docs,
+         read_vtc_order},
+        {"lpm", "longest cached prefix first (SGLang)", no_docs, read_lpm_order},
+        {"dfs-weight", "depth-first through the tree of cached prefixes, heaviest branch first (SGLang)", no_docs,
+         read_dfs_weight_order},
+        {"random", "a draw per request", no_docs, read_random_order},
     };
     return table;
 }
 
 std::span<const Entry<ReadPiece<VictimRule>>> victim_rules() {
-    return {};
+    static constexpr Entry<ReadPiece<VictimRule>> table[] = {
+        {"last", "the last admitted (vLLM)", no_docs, read_last_victim},
+        {"lowest-priority", "the largest priority number, of equal ones the latest arrival (vLLM under priority)", no_docs,
+         read_lowest_priority_victim},
+        {"latest-deadline", "the latest deadline, as edf knows it", no_docs, read_latest_deadline_victim},
+        {"most-blocks", "the most KV blocks", no_docs, read_most_blocks_victim},
+        {"least-progress", "the fewest computed tokens: the smallest recompute", no_docs, read_least_progress_victim},
+        {"longest-remaining", "the most output tokens to come, as predicted", no_docs, read_longest_remaining_victim},
+        {"random", "any of them", no_docs, read_random_victim},
+    };
+    return table;
 }
 
 std::span<const Entry<ReadPiece<AdmissionRule>>> admission_rules() {
@@ -115,11 +176,36 @@ std::span<const Entry<ReadPiece<AdmissionRule>>> admission_rules() {
 }
 
 std::span<const Entry<ReadPiece<LengthPredictor>>> length_predictors() {
-    return {};
+    static constexpr Entry<ReadPiece<LengthPredictor>> table[] = {
+        {"oracle", "the true number", no_docs, read_oracle_predictor},
+        {"constant", "the same for every request", constant_predictor_docs, read_constant_predictor},
+        {"class-mean", "the mean of the class's finished requests", class_mean_predictor_docs, read_class_mean_predictor},
+        {"noisy", "the true number times a lognormal factor", noisy_predictor_docs, read_noisy_predictor},
+        {"bucket", "a classifier of length buckets with a given accuracy", bucket_predictor_docs, read_bucket_predictor},
+        {"history", "one of the last finished requests' at random (LightLLM, Past-Future)", history_predictor_docs,
+         read_history_predictor},
+        {"max", "the most that max_model_len leaves", no_docs, read_max_predictor},
+    };
+    return table;
 }
 
+std::vector<config::FieldDoc> paged_kv_docs();
+std::vector<config::FieldDoc> radix_kv_docs();
+std::vector<config::FieldDoc> contiguous_kv_docs();
+
 std::span<const Entry<ReadPiece<KvManager>>> kv_policies() {
-    return {};
+    static constexpr Entry<ReadPiece<KvManager>> table[] = {
+        {"paged", "blocks taken as requests grow, cached by chained hashes (PagedAttention, vLLM)", paged_kv_docs,
+         read_paged_kv},
+        {"radix", "blocks taken as requests grow, cached as a tree that is evicted from its leaves (RadixAttention, SGLang)",
+         radix_kv_docs, read_radix_kv},
+        {"contiguous-max", "one range of max_model_len slots per request (FasterTransformer; Orca Max of PagedAttention)",
+         contiguous_kv_docs, read_contiguous_kv},
+        {"contiguous-pow2", "the prompt and the next power of two of the outputs (Orca Pow2 of PagedAttention)",
+         contiguous_kv_docs, read_contiguous_kv},
+        {"contiguous-exact", "the final length (Orca Oracle of PagedAttention)", contiguous_kv_docs, read_contiguous_kv},
+    };
+    return table;
 }
 
 // ---- recordings of engine decisions, the first that matches ------------------------------------------------------------

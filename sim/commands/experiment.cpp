@@ -74,6 +74,8 @@ Outcome simulate_scenario(const Prepared& p, const SimulationOptions& options, R
 
 Outcome run_one(const Prepared& p, std::int64_t seed, const RunOptions& run) {
     SimulationOptions options = p.options;
+    options.note_head_blocking = run.note_head_blocking;
+    options.engine.seed = static_cast<std::uint64_t>(seed);
     std::vector<std::string> warnings;
     resolve_measured(p, static_cast<std::uint64_t>(seed), options, warnings);
     const Pieces pieces = fresh_pieces(p, static_cast<std::uint64_t>(seed));
@@ -103,7 +105,9 @@ Outcome run_one(const Prepared& p, std::int64_t seed, const RunOptions& run) {
 std::optional<double> capacity_of(const Prepared& p, std::int64_t seed) {
     const Pieces pieces = fresh_pieces(p, static_cast<std::uint64_t>(seed));
     if (pieces.workload->closed_loop()) return std::nullopt;  // its requests follow from answers
-    const std::optional<double> rate = saturated_rate(p.options, *p.step_time, *pieces.router, *pieces.workload);
+    SimulationOptions options = p.options;
+    options.engine.seed = static_cast<std::uint64_t>(seed);
+    const std::optional<double> rate = saturated_rate(options, *p.step_time, *pieces.router, *pieces.workload);
     throw_if_stopped();
     return rate;
 }

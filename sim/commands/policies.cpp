@@ -11,11 +11,14 @@
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/experiment.hpp"
+#include "kvsim/app/output_folder.hpp"
 #include "kvsim/app/prepare.hpp"
 #include "kvsim/app/process.hpp"
 #include "kvsim/base/check.hpp"
+#include "kvsim/base/file.hpp"
 #include "kvsim/base/text.hpp"
 #include "kvsim/model/deployment.hpp"
+#include "kvsim/report/groups.hpp"
 #include "kvsim/report/output_analysis.hpp"
 #include "kvsim/report/text_table.hpp"
 #include "kvsim/report/writers.hpp"
@@ -34,8 +37,10 @@ struct Difference {
 
 struct Result {
     std::string preset;
+    RunInfo info;
     Summary summary;
-    std::vector<RequestRecord> requests;
+    Outcome outcome;
+    std::vector<ClassSummary> lengths;      // of LengthGroups
     std::array<Difference, 3> differences;  // as latencies
     std::string error;                      // why it could not run; then there is nothing else
 };
@@ -92,6 +97,34 @@ std::vector<std::string> split(const std::string& list) {
             out.back() += c;
         }
     }
+    return out;
+}
+
+/// Figures that summary.csv does not have; unset: not applicable.
+struct Extra {
+    std::string_view column;
+    std::string_view label;
+    int digits;
+    std::optional<double> (*of)(const Result&);
+};
+constexpr std::array<Extra, 4> extras{
+    {{"jain_requests", "fairness over requests (Jain)", 4, [](const Result& r) { return request_fairness(r.outcome); }},
+     {"jain_tenants", "fairness over tenants (Jain)", 4, [](const Result& r) { return tenant_fairness(r.outcome); }},
+     {"head_of_line_blocking_s", "head of line blocks others (s)", 2,
+      [](const Result& r) -> std::optional<double> {
+          return std::chrono::duration<double>(r.outcome.integrals.head_blocking).count();
+      }},
+     {"queue_max_ms", "longest wait (ms)", 1, [](const Result& r) -> std::optional<double> { return r.summary.queue.max; }}}};
+
+/// Classes and length groups, in one list.
+struct Group {
+    std::string_view kind;  // "class" or "length"
+    const ClassSummary* of;
+};
+std::vector<Group> groups_of(const Result& result) {
+    std::vector<Group> out;
+    for (const ClassSummary& c : result.summary.classes) out.push_back({"class", &c});
+    for (const ClassSummary& c : result.lengths) out.push_back({"length", &c});
     return out;
 }
 
@@ -177,6 +210,24 @@ const Result& base_of(const std::vector<Result>& results) {
     return *std::find_if(results.begin(), results.end(), [](const Result& r) { return r.error.empty(); });
 }
 
+/// A row a group: every result has the same ones, as they are of the same requests.
+void add_groups(TextTable& out, const std::vector<Result>& results) {
+    const std::vector<Group> groups = groups_of(base_of(results));
+    if (groups.size() < 2) return;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+        const std::string name = groups[g].of->name.empty() ? "no class" : groups[g].of->name;
+        for (const bool first_token : {true, false}) {
+            std::vector<std::string>& row = out.rows.emplace_back();
+            row.push_back(name + (first_token ? ": TTFT mean / p99 (ms)" : ": E2E mean / p99 (ms)"));
+            for (const Result& result : results) {
+                const std::vector<Group> own = groups_of(result);
+                const Distribution* d = g < own.size() ? &(first_token ? own[g].of->ttft : own[g].of->e2e) : nullptr;
+                row.push_back(d == nullptr || d->count == 0 ? "-" : decimals(d->mean, 1) + " / " + decimals(d->p99, 1));
+            }
+        }
+    }
+}
+
 TextTable table(const Prepared& p, const std::vector<Result>& results) {
     TextTable out;
     out.title = p.scenario.name + ": the same requests under each preset (" + p.info.step_time_model + " step time, seed " +
@@ -188,6 +239,15 @@ TextTable table(const Prepared& p, const std::vector<Result>& results) {
         row.emplace_back(figure.label);
         for (const Result& result : results) row.push_back(result.error.empty() ? shown(figure, result.summary) : "-");
     }
+    for (const Extra& extra : extras) {
+        std::vector<std::string>& row = out.rows.emplace_back();
+        row.emplace_back(extra.label);
+        for (const Result& result : results) {
+            const std::optional<double> value = result.error.empty() ? extra.of(result) : std::nullopt;
+            row.push_back(value ? decimals(*value, extra.digits) : "-");
+        }
+    }
+    add_groups(out, results);
     std::vector<std::string>& verdicts = out.rows.emplace_back();
     verdicts.emplace_back("verdict");
     for (const Result& result : results) verdicts.push_back(result.error.empty() ? result.summary.verdict : "cannot run");
@@ -220,13 +280,15 @@ std::string csv(const std::vector<Result>& results) {
             header.push_back(std::string(latency.name).append(part));
     }
     header.emplace_back("error");
+    for (const Extra& extra : extras) header.emplace_back(extra.column);
     std::string out;
     append_row(out, header);
     for (const Result& result : results) {
         std::vector<std::string> cells{result.preset};
         if (!result.error.empty()) {
-            cells.resize(header.size() - 1);
+            cells.resize(header.size() - extras.size() - 1);
             append_csv_field(cells.emplace_back(), result.error);
+            cells.resize(header.size());
             append_row(out, cells);
             continue;
         }
@@ -242,7 +304,33 @@ std::string csv(const std::vector<Result>& results) {
             cells.push_back(std::to_string(d.requests));
         }
         cells.emplace_back();
+        for (const Extra& extra : extras) {
+            const std::optional<double> value = extra.of(result);
+            cells.push_back(value ? decimals(*value, 6) : "");
+        }
         append_row(out, cells);
+    }
+    return out;
+}
+
+/// A row for every preset and group.
+std::string groups_csv(const std::vector<Result>& results) {
+    std::string out = "preset,kind,group,requests,completed";
+    for (const char* latency : {"ttft", "tpot", "e2e", "queue"}) {
+        for (const char* part : {"_mean_ms", "_p50_ms", "_p99_ms"}) out.append(",").append(latency).append(part);
+    }
+    out += '\n';
+    for (const Result& result : results) {
+        for (const Group& group : groups_of(result)) {
+            std::vector<std::string> cells{result.preset, std::string(group.kind), ""};
+            append_csv_field(cells.back(), group.of->name);
+            cells.push_back(std::to_string(group.of->requests));
+            cells.push_back(std::to_string(group.of->completed));
+            for (const Distribution* d : {&group.of->ttft, &group.of->tpot, &group.of->e2e, &group.of->queue}) {
+                for (const double value : {d->mean, d->p50, d->p99}) cells.push_back(d->count > 0 ? decimals(value, 6) : "");
+            }
+            append_row(out, cells);
+        }
     }
     return out;
 }
@@ -263,6 +351,27 @@ std::string json(const Prepared& p, const std::vector<Result>& results) {
             if (const auto* count = std::get_if<std::int64_t>(&cell)) value = *count;
             row[std::string(figure.column)] = value;
         }
+        for (const Extra& extra : extras) {
+            const std::optional<double> value = extra.of(result);
+            row[std::string(extra.column)] = value ? Json(*value) : Json(nullptr);
+        }
+        row["groups"] = Json::array();
+        for (const Group& group : groups_of(result)) {
+            Json& item = row["groups"].emplace_back(Json{{"kind", group.kind},
+                                                         {"group", group.of->name},
+                                                         {"requests", group.of->requests},
+                                                         {"completed", group.of->completed}});
+            const auto add = [&item](const std::string& latency, const Distribution& d) {
+                item[latency + "_mean_ms"] = d.mean;
+                item[latency + "_p50_ms"] = d.p50;
+                item[latency + "_p99_ms"] = d.p99;
+            };
+            add("ttft", group.of->ttft);
+            add("tpot", group.of->tpot);
+            add("e2e", group.of->e2e);
+            add("queue", group.of->queue);
+        }
+        row["deviations"] = result.summary.deviations;
         row["verdict"] = result.summary.verdict;
         for (std::size_t i = 0; i < latencies.size(); ++i) {
             const Difference& d = result.differences[i];
@@ -273,6 +382,33 @@ std::string json(const Prepared& p, const std::vector<Result>& results) {
         }
     }
     return out.dump(2) + "\n";
+}
+
+constexpr std::size_t most_columns = 6;
+
+/// A wide table in several of a terminal's width, the first preset that ran in front of each.
+std::string in_blocks(const TextTable& all, std::size_t base) {
+    if (all.header.size() - 1 <= most_columns) return plain_text(all);
+    std::vector<std::size_t> others;
+    for (std::size_t c = 1; c < all.header.size(); ++c) {
+        if (c != base + 1) others.push_back(c);
+    }
+    std::string out;
+    for (std::size_t from = 0; from < others.size(); from += most_columns - 1) {
+        std::vector<std::size_t> columns{0, base + 1};
+        columns.insert(columns.end(), others.begin() + static_cast<std::ptrdiff_t>(from),
+                       others.begin() + static_cast<std::ptrdiff_t>(std::min(others.size(), from + most_columns - 1)));
+        TextTable block;
+        if (from == 0) block.title = all.title;
+        for (const std::size_t c : columns) block.header.push_back(all.header[c]);
+        for (const std::vector<std::string>& row : all.rows) {
+            std::vector<std::string>& cells = block.rows.emplace_back();
+            for (const std::size_t c : columns) cells.push_back(row[c]);
+        }
+        if (from > 0) out += '\n';
+        out += plain_text(block);
+    }
+    return out;
 }
 
 }  // namespace
@@ -289,6 +425,7 @@ int policies_command(const std::vector<std::string>& args) {
          {"set", "KEY.PATH=VALUE", "change a key of the scenario: --set engine.max_num_seqs=64", true},
          {"overlay", "FILE.yaml", "lay this file's keys over the scenario", true},
          {"seed", "N", "the same as --set seed=N"},
+         {"out", "DIR", "also write policies.csv, and groups.csv with the latencies by class and by length"},
          {"format", "FORMAT", "table, csv, markdown or json (table)"},
          {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
          {"quiet", "", "no progress and no warnings"}},
@@ -301,6 +438,8 @@ int policies_command(const std::vector<std::string>& args) {
     const bool quiet = given->has("quiet");
     if (quiet) set_log_level("error");
 
+    std::optional<OutputFolder> out;
+    if (const auto folder = given->text("out")) out.emplace(*folder);
     std::optional<Prepared> first;
     std::vector<Result> results;
     std::string failures;
@@ -312,9 +451,9 @@ int policies_command(const std::vector<std::string>& args) {
             std::vector<Prepared> prepared =
                 prepare_all(given->positional, sets, given->text("catalog").value_or(""), given->all("overlay"));
             const Prepared& p = prepared.front();
-            Run run = run_seed(p, p.scenario.seed, {!quiet, std::nullopt});
+            Run run = run_seed(p, p.scenario.seed, {!quiet, std::nullopt, true});
             for (const std::string& warning : run.summary.warnings) log_warning(preset + ": " + warning);
-            results.push_back({preset, std::move(run.summary), std::move(run.outcome.requests), {}, {}});
+            results.push_back({preset, std::move(run.info), std::move(run.summary), std::move(run.outcome), {}, {}, {}});
             if (!first) first = std::move(prepared.front());
         } catch (const UserError& e) {
             const std::string reason = e.what();
@@ -326,17 +465,30 @@ int policies_command(const std::vector<std::string>& args) {
     }
     if (!first) throw UserError(failures);
     const Result& base = base_of(results);
+    const LengthGroups lengths(base.outcome);
     for (Result& result : results) {
+        if (result.error.empty()) result.lengths = lengths.summarize(result.info, result.outcome);
         for (std::size_t i = 0; i < latencies.size() && &result != &base && result.error.empty(); ++i) {
-            result.differences[i] = difference(latencies[i], base.requests, result.requests);
+            result.differences[i] = difference(latencies[i], base.outcome.requests, result.outcome.requests);
         }
+    }
+    if (out) {
+        AtomicFile table_file(out->path() / "policies.csv");
+        AtomicFile groups_file(out->path() / "groups.csv");
+        table_file.write(csv(results));
+        groups_file.write(groups_csv(results));
+        table_file.finish();
+        groups_file.finish();
+        table_file.commit();
+        groups_file.commit();
     }
     if (format == "csv") {
         print(csv(results));
     } else if (format == "json") {
         print(json(*first, results));
     } else {
-        print(format == "markdown" ? markdown(table(*first, results)) : plain_text(table(*first, results)));
+        const TextTable all = table(*first, results);
+        print(format == "markdown" ? markdown(all) : in_blocks(all, static_cast<std::size_t>(&base - results.data())));
     }
     if (failures.empty()) return exit_done;
     flush_output();

@@ -111,6 +111,7 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
 
     p.info = describe(p, diagnostics.warnings());
     p.options.engine = p.deployment.engine;
+    p.options.engine.seed = seed;
     p.options.replicas = p.deployment.engine_replicas();
     p.options.api = p.deployment.api.value_or(p.step_time->default_api());
     p.options.tokenizer_ns = p.scenario.engine.tokenizer_time.ns;

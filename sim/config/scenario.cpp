@@ -134,15 +134,15 @@ const Schema<EngineConfig>& engine_schema() {
               "recompute | swap | cheaper | none: what becomes of a request that loses its blocks; vllm-v0: auto | recompute | "
               "swap, "
               "where auto swaps requests with several sequences (default: the preset's)"),
-        field("swap_space", &EngineConfig::swap_space, "CPU memory per GPU for swapped requests (vllm-v0)", non_negative)
+        field("swap_space", &EngineConfig::swap_space,
+              "CPU memory per GPU for swapped requests (vllm-v0, preemption swap and cheaper)", non_negative)
             .by_default("vllm-v0: 4GiB"),
         field("num_cpu_blocks_override", &EngineConfig::num_cpu_blocks_override,
-              "KV blocks on the CPU, instead of deriving them from swap_space (vllm-v0)", Range{0, 1e9}),
+              "KV blocks on the CPU, instead of deriving them from swap_space", Range{0, 1e9}),
         field("swap_bandwidth_gb_s", &EngineConfig::swap_bandwidth_gb_s,
-              "of blocks moved between GPU and CPU, 10^9 byte/s per GPU (vllm-v0; default: the GPU's pcie_gb_s)",
-              Range{0.001, 1e6}),
+              "of blocks moved between GPU and CPU, 10^9 byte/s per GPU (default: the GPU's pcie_gb_s)", Range{0.001, 1e6}),
         field("swap_overlap", &EngineConfig::swap_overlap,
-              "moved blocks overlap with the step's computation, instead of delaying it (vllm-v0)")
+              "moved blocks overlap with the step's computation, instead of delaying it")
             .by_default("false"),
         field("max_num_partial_prefills", &EngineConfig::max_num_partial_prefills,
               "prompts in progress that share the token budget (vllm-v0 with chunked prefill)", up_to(1e6))
@@ -285,6 +285,10 @@ std::vector<Field<C>> client_fields() {
             "outputs each request asks for from its one prompt, of output_tokens each; a trace's own n counts first",
             Range{1, 10'000})
             .by_default("1"),
+        field<C, std::optional<bool>>("beam_search", &C::beam_search,
+                                      "the n outputs are the beams of one search, of which parts share their KV (vLLM until "
+                                      "0.6.3: preset vllm-v0 with version: vllm-0.6.3-v0)")
+            .by_default("false"),
         field<C, Tokens>("priority", &C::priority, "lower is more urgent; counts under scheduling_policy priority",
                          Range{-1e9, 1e9})
             .by_default("0"),

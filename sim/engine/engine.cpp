@@ -76,6 +76,7 @@ Slot Engine::enqueue(NewRequest& request) {
     live.tie_id = request.tie_id.empty() ? std::to_string(request.id) : std::move(request.tie_id);
     live.prompt = request.prompt;
     live.sequences = request.sequences;
+    live.beam_seed = request.beam_seed;
     // Some engines take a prompt without room and drop it when they come to it.
     const std::int64_t room = std::max<std::int64_t>(args_.output_limit(request.prompt), 1);
     live.max_tokens = std::min(request.max_tokens, room) * request.sequences;
@@ -89,7 +90,7 @@ Slot Engine::enqueue(NewRequest& request) {
     live.request_class = label(request.request_class);
     live.tenant = label(request.tenant);
     KVSIM_CHECK(live.prompt >= 1 && live.max_tokens >= 1, "a request has a prompt, and room for an output token");
-    if (predictor_) live.predicted = std::max<std::int64_t>(predictor_->predict(live), 1);
+    if (predictor_) live.predicted = std::clamp<std::int64_t>(predictor_->predict(live), 1, room);
     Slot slot = static_cast<Slot>(requests_.size());
     if (free_slots_.empty()) {
         requests_.push_back(std::move(live));
@@ -121,8 +122,8 @@ void Engine::update(const Batch& batch, SimTime now) {
     received_.clear();
     finished_.clear();
     finished_.swap(early_);
-    scheduler_->receive(batch, now);
     now_ = now;
+    scheduler_->receive(batch, now);
     tell_next_tokens();
     check_invariants();
 }
@@ -154,6 +155,20 @@ void Engine::swapped_out(Batch& batch, Slot slot) {
 
 void Engine::swapped_in(Slot slot) {
     requests_[slot].state = RequestState::running;
+}
+
+SimDuration Engine::price_of_prompt(std::int64_t tokens) const {
+    KVSIM_CHECK(prices_ != nullptr && tokens >= 1, "prices are only asked for where steps have them");
+    const PrefillChunk chunk{tokens, 0};
+    StepShape shape;
+    shape.tokens = tokens;
+    shape.sequences = shape.sampled = 1;
+    if (tokens == 1) {
+        shape.decode_rows = shape.decode_context = shape.shortest_context = shape.longest_context = 1;
+    } else {
+        shape.chunks = {&chunk, 1};
+    }
+    return prices_->duration(shape);
 }
 
 void Engine::prefill(Batch& batch, const BatchRow& row) {
@@ -215,6 +230,13 @@ std::string Engine::describe() const {
     return std::to_string(running_count()) + " running, " + std::to_string(waiting_count()) + " waiting, " +
            std::to_string(free_blocks()) + " of " + std::to_string(usable_blocks()) + " KV blocks free" +
            scheduler_->describe_head();
+}
+
+bool Engine::head_blocks_others() const {
+    if (waiting_count() < 2 || running_count() >= args_.max_num_seqs) return false;
+    const std::vector<Slot> waiting = scheduler_->waiting();
+    const auto fits = [this](Slot slot) { return admission_blocks(args_, requests_[slot].tokens()) <= free_blocks(); };
+    return !fits(waiting.front()) && std::any_of(waiting.begin() + 1, waiting.end(), fits);
 }
 
 std::vector<std::pair<RequestId, std::int64_t>> Engine::left_over() const {
@@ -359,6 +381,9 @@ void Engine::check_invariants() const {
                 "counts are of the lists");
     KVSIM_CHECK(held.reserved == held_.reserved && held.internal == held_.internal,
                 "the waste shares are sums over running requests");
+    KVSIM_CHECK(held_.reserved >= 0 && held_.internal >= 0 &&
+                    held_.reserved + held_.internal <= used_blocks() * slots_per_block_,
+                "of the slots that are held each holds a token, or will, or never will");
     KVSIM_CHECK(outstanding == outstanding_, "outstanding tokens are a sum over requests");
 #endif
 }

@@ -405,6 +405,18 @@ inline void FastEngine::leave_running(Live& live, std::int64_t registered_tokens
     --running_count_;
 }
 
+HeldSlots FastEngine::held_apart() const {
+    HeldSlots out = held();
+    for (const Live* live = running_.first; live != nullptr; live = live->run.next) {
+        const std::int64_t final = live->prompt + live->max_tokens - 1;
+        const std::int64_t last = blocks(final);
+        if (blocks(live->state == State::decoding ? batch_ + live->offset : live->computed) == last)
+            out.internal += last * args_.block_size - final;
+    }
+    out.reserved -= out.internal;
+    return out;
+}
+
 void FastEngine::update(const Batch& batch, SimTime now) {
     now_ = now;
     if (kv_.keeps_ids()) finished_.clear();

@@ -62,6 +62,8 @@ public:
         out_.usable_blocks = options.engine.usable_blocks();
         out_.block_size = options.engine.block_size;
         out_.replicas = options.replicas;
+        out_.slots_per_block = slots_per_block(options.engine);
+        out_.may_share = may_branch_;
         KVSIM_CHECK(options.keep_requests || (!may_cancel_ && !options.latency_from_intended && !options.itl_per_request),
                     "what clients wait for is looked up in the records");
         if (!options.keep_requests) {
@@ -76,6 +78,9 @@ public:
         for (const auto& replica : replicas_) replica->start_cold(options.cold_start);
         if (options.itl_per_request) {
             for (const auto& replica : replicas_) replica->keep_gaps();
+        }
+        if (options.note_head_blocking) {
+            for (const auto& replica : replicas_) replica->note_head_blocking();
         }
         look_up_arrival();
     }
@@ -292,7 +297,9 @@ private:
         }
         if constexpr (std::is_same_v<AnyEngine, Engine>) {
             // Of several replicas one may die (EngineCrash), which ends the run: the others must not be beyond that instant.
-            if (options_.form == EngineForm::per_request || replicas_.size() > 1) return;
+            // What blocks are saved by sharing is only known step by step.
+            if (options_.form == EngineForm::per_request || replicas_.size() > 1 || may_branch_ || options_.note_head_blocking)
+                return;
             if (may_cancel_) horizon = std::min(horizon, next_deadline());
         }
         // Tokens are counted second by second over all replicas.
@@ -373,6 +380,7 @@ private:
             record.queue = unscheduled - tokenizer;
             front += tokenizer;
         }
+        // The other engines make a request of each output; only this one has them share and copy blocks.
         const bool forks = options_.engine.batching == "vllm-v0" && options_.engine.v0.release == VllmV0Args::Release::v0_6_3;
         if (may_branch_ && arrival_.n > 1) branch(id, forks);
         const bool at_once = front <= SimDuration::zero() && joining_.empty();
@@ -391,6 +399,7 @@ private:
         request.output_base = arrival_.output_base;
         request.measured = record.measured;
         request.sequences = forks ? arrival_.n : 1;
+        request.beam_seed = arrival_.beam_seed;
         if (options_.engine.policy.any()) {
             request.request_class = arrival_.request_class;
             request.tenant = arrival_.tenant;
@@ -412,6 +421,13 @@ private:
                 "sglang does not do; presets vllm-v1 and vllm-v0 do what their engines do");
         }
         if (forks) return;
+        if (arrival_.beam_seed != 0) {
+            throw UserError("request " + (arrival_.external_id.empty() ? std::to_string(id) : arrival_.external_id) +
+                            " asks for beam search, which batching " + options_.engine.batching +
+                            " does not have: vLLM ran it in the engine until 0.6.3 (preset: vllm-v0 with version: "
+                            "vllm-0.6.3-v0); later engines leave it to their clients, which send every step of every beam as "
+                            "a request");
+        }
         Family& family = families_[id];
         family.n = family.left = arrival_.n;
     }
@@ -738,7 +754,7 @@ private:
         for (; next_sample_ < next; next_sample_ += options_.timeline_interval) {
             if (out_.timeline.size() + replicas_.size() > max_timeline_samples) too_many_samples();
             for (std::size_t i = 0; i < replicas_.size(); ++i) {
-                const ReplicaState state = replicas_[i]->state();
+                const ReplicaState state = replicas_[i]->sampled_state();
                 TimelineSample& s = out_.timeline.emplace_back();
                 s.at = next_sample_;
                 s.replica = static_cast<std::int32_t>(i);
@@ -750,6 +766,8 @@ private:
                 s.batch_tokens = state.batch_tokens;
                 s.decode_tokens = state.decode_rows;
                 s.prefill_tokens = s.batch_tokens - s.decode_tokens;
+                s.reserved_slots = state.held.reserved;
+                s.internal_slots = state.held.internal;
             }
         }
     }
@@ -914,7 +932,7 @@ private:
 };
 
 bool fast_form(const SimulationOptions& options, const StepTimeModel& step_time, const Workload& workload) {
-    const bool exact = !options.itl_per_request && !workload.may_cancel() && !workload.may_branch() &&
+    const bool exact = !options.itl_per_request && !options.note_head_blocking && !workload.may_cancel() && !workload.may_branch() &&
                        !step_time.needs_context_range() && FastEngine::handles(options.engine) &&
                        (!options.engine.enable_prefix_caching || workload.outputs_are_private());
     KVSIM_CHECK(options.form != EngineForm::fast || exact, "the fast form was asked for where it is not exact");

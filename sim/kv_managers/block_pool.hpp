@@ -63,6 +63,19 @@ private:
     std::int64_t offset_ = 0;
 };
 
+/// The keys of the first `count` blocks of `block` tokens; outputs enter with their ids before they are received, which is
+/// harmless because nobody asks for a key beyond the received tokens.
+inline void make_keys(LiveRequest& request, std::int64_t count, std::int64_t block) {
+    auto have = static_cast<std::int64_t>(request.keys.size());
+    if (have >= count) return;
+    BlockKey key = have > 0 ? request.keys.back() : BlockKey{};
+    TokenCursor cursor(request, have * block);
+    for (; have < count; ++have) {
+        cursor.take(block, key);
+        request.keys.push_back(key);
+    }
+}
+
 /// Open-addressing map from key to the earliest registered block of that key.
 class KeyTable {
 public:
@@ -130,16 +143,19 @@ protected:
     [[nodiscard]] bool idle(BlockId block) const { return ids_.idle(block); }
     /// One user more; an idle block leaves FREE.
     void hold(BlockId block) {
+        ++holders_;
         if (ids_.hold(block)) --free_;
     }
     /// One user less; the last one's block goes to the end of FREE.
     void drop(BlockId block) {
+        --holders_;
         if (ids_.drop(block)) ++free_;
     }
 
     /// The front of FREE, which must not be empty.
     BlockId take() {
         const BlockId block = ids_.take();
+        ++holders_;
         --free_;
         if (static_cast<std::size_t>(block) == nodes_.size()) {
             nodes_.emplace_back();
@@ -163,18 +179,7 @@ protected:
         node(first).twin_previous = block;
     }
 
-    /// The keys of the first `count` blocks of key_block tokens; outputs enter with their ids before they are received, which
-    /// is harmless because nobody asks for a key beyond the received tokens.
-    void make_keys(LiveRequest& request, std::int64_t count) const {
-        auto have = static_cast<std::int64_t>(request.keys.size());
-        if (have >= count) return;
-        BlockKey key = have > 0 ? request.keys.back() : BlockKey{};
-        TokenCursor cursor(request, have * key_block_);
-        for (; have < count; ++have) {
-            cursor.take(key_block_, key);
-            request.keys.push_back(key);
-        }
-    }
+    void make_keys(LiveRequest& request, std::int64_t count) const { kvsim::make_keys(request, count, key_block_); }
 
 private:
     struct Node {

@@ -197,6 +197,23 @@ public:
         KVSIM_CHECK(caching_ ? references_ >= used : references_ == used, "a block is used exactly when a table names it");
     }
 
+    void record(const LiveRequest& request, bool all, std::int64_t computed, ScheduledRow& out) const override {
+        std::size_t t = 0;
+        for (const BlockGroup& group : args_.kv_groups) {
+            for (std::int64_t i = 0; i < group.tables; ++i, ++t) {
+                const std::vector<std::int32_t>& table = request.tables[t];
+                // A running request's tables end at its computed tokens before each step.
+                std::size_t from = 0;
+                if (!all && computed > 0) {
+                    from = group.rule == Rule::state ? table.size()
+                                                     : static_cast<std::size_t>(ceil_div(computed, group.block_size));
+                }
+                out.blocks.insert(out.blocks.end(), table.begin() + static_cast<std::ptrdiff_t>(from), table.end());
+                out.tables.push_back(static_cast<std::int64_t>(table.size() - from));
+            }
+        }
+    }
+
     [[nodiscard]] HeldSlots unfilled(const LiveRequest& request) const override {
         HeldSlots held;
         const std::int64_t final = request.final_computed();
@@ -345,23 +362,6 @@ std::int64_t admission_blocks(const EngineArgs& args, std::int64_t tokens) {
     std::int64_t blocks = 0;
     for (const BlockGroup& group : args.kv_groups) blocks += group.tables * admission_blocks(group, args, tokens);
     return blocks;
-}
-
-void record_tables(const EngineArgs& args, const LiveRequest& request, std::int64_t computed, ScheduledRow& row) {
-    std::size_t t = 0;
-    for (const BlockGroup& group : args.kv_groups) {
-        for (std::int64_t i = 0; i < group.tables; ++i, ++t) {
-            const std::vector<std::int32_t>& table = request.tables[t];
-            // A running request's tables end at its computed tokens before each step.
-            std::size_t from = 0;
-            if (computed > 0) {
-                from =
-                    group.rule == Rule::state ? table.size() : static_cast<std::size_t>(ceil_div(computed, group.block_size));
-            }
-            row.blocks.insert(row.blocks.end(), table.begin() + static_cast<std::ptrdiff_t>(from), table.end());
-            row.tables.push_back(static_cast<std::int64_t>(table.size() - from));
-        }
-    }
 }
 
 }  // namespace kvsim

@@ -25,6 +25,7 @@ BlockId V0Pool::take() {
         throw EngineCrash("a block is needed and none is free (NoFreeBlocksError)");
     }
     --free_;
+    ++holders_;
     Node& taken = node(block);
     taken.users = 1;
     taken.registered = taken.computed = false;
@@ -33,6 +34,7 @@ BlockId V0Pool::take() {
 }
 
 void V0Pool::drop(BlockId block) {
+    --holders_;
     if (--node(block).users > 0) return;
     ++free_;
     if (node(block).registered) {
@@ -45,6 +47,7 @@ void V0Pool::drop(BlockId block) {
 BlockId V0Pool::own(BlockId block) {
     if (node(block).users == 1) return block;
     --node(block).users;
+    --holders_;
     return take();
 }
 
@@ -91,6 +94,7 @@ void V0Pool::all_computed() {
 }
 
 void V0Pool::revive(BlockId block) {
+    ++holders_;
     if (node(block).users++ > 0) return;
     leave_idle(block);
     --free_;

@@ -23,7 +23,10 @@ public:
     /// One user less of `block`; unused it goes to the front of the free list, or becomes idle when its content can be found.
     void drop(BlockId block);
     /// One user more of a block in use.
-    void share(BlockId block) { ++node(block).users; }
+    void share(BlockId block) {
+        ++node(block).users;
+        ++holders_;
+    }
     /// The block to write to in place of `block`: itself, or a new one when others use it too.
     BlockId own(BlockId block);
 

@@ -327,6 +327,13 @@ void resolve_swap(const config::EngineConfig& given, const Preset& preset, Deplo
                        "without a model the size of a block is not known: engine.num_cpu_blocks_override says how many the "
                        "CPU has for swapped requests");
     }
+    if (moves && v0.num_cpu_blocks == 0 && (d.budget.block_bytes > 0 || given.num_cpu_blocks_override)) {
+        settings.error("preemption", fmt::format("preemption {} has nowhere to move blocks to: {}",
+                                                 given.preemption.value_or(std::string(preset.preemption)),
+                                                 given.num_cpu_blocks_override ? "engine.num_cpu_blocks_override is 0"
+                                                 : space == 0 ? "engine.swap_space is 0; it is CPU memory per GPU"
+                                                              : "engine.swap_space is less than a block"));
+    }
     const double bandwidth = given.swap_bandwidth_gb_s.value_or(d.gpu ? d.gpu->pcie_gb_s : 0);
     if (given.swap_bandwidth_gb_s) settings.deviate("swap_bandwidth_gb_s", text_of(bandwidth), "the GPU's");
     if (bandwidth > 0 && d.budget.block_bytes > 0) {
@@ -407,6 +414,45 @@ bool composable(const EngineArgs& engine) {
     return engine.batching != "vllm-v0" && engine.batching != "sglang";
 }
 
+/// Contiguous KV has ranges of slots: what needs blocks is refused, and its pool counts slots.
+void refuse_with_contiguous(const config::Scenario& scenario, const Preset& preset, EngineArgs& engine, Settings& settings) {
+    const config::EngineConfig& given = scenario.engine;
+    const auto refuse = [&](std::string_view key, std::string_view reason) {
+        settings.error(key, fmt::format("engine.{} does not go with kv_policy {}: {}", key, engine.policy.kv.name, reason));
+    };
+    if (given.enable_prefix_caching.value_or(false))
+        refuse("enable_prefix_caching", "a prefix is shared by blocks, and a range belongs to one request");
+    if (!given.enable_prefix_caching && preset.enable_prefix_caching)
+        settings.deviate("enable_prefix_caching", "false", "true");
+    engine.enable_prefix_caching = false;
+    if (engine.policy.preemption == PolicyArgs::Preemption::swap || engine.policy.preemption == PolicyArgs::Preemption::cheaper)
+        refuse("preemption", "what is swapped are blocks (recompute or none)");
+    for (const std::string_view rule : {"expected", "past-future"}) {
+        if (engine.policy.admission.name == rule)
+            refuse("admission", "it counts blocks to come, and a range is reserved as a whole");
+    }
+}
+
+void resolve_contiguous(const config::EngineConfig& given, Deployment& d, Settings& settings) {
+    EngineArgs& engine = d.engine;
+    const std::string& name = engine.policy.kv.name;
+    if (!engine.kv_groups.empty()) {
+        settings.error("kv_policy",
+                       fmt::format("kv_policy {} does not go with model {}: its layers of several kinds need block "
+                                   "tables of their own",
+                                   name, d.model_name));
+    }
+    engine.num_gpu_blocks *= engine.block_size;
+    engine.block_size = 1;
+    engine.null_blocks = 0;
+    const std::int64_t longest = longest_range(engine.policy, engine.num_gpu_blocks);
+    if (engine.max_model_len > longest) {
+        settings.error(given.max_model_len ? "max_model_len" : "kv_policy",
+                       fmt::format("max_model_len {} is longer than the longest range of kv_policy {}, {} of {} slots",
+                                   engine.max_model_len, name, longest, engine.num_gpu_blocks));
+    }
+}
+
 /// The composed part of a batch policy.
 void resolve_policy(const config::Scenario& scenario, const Preset& preset, Deployment& d, Settings& settings,
                     Diagnostics& diagnostics) {
@@ -441,6 +487,14 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
                                      settings, diagnostics);
     }
     policy.victim = resolve_piece("victim", given.victim, preset.victim, victim_rules(), scenario, d, settings, diagnostics);
+    // Priority with aging has vLLM's victim too.
+    if (policy.order && order == "priority" && !policy.victim && !given.victim.written) {
+        config::Choice least_urgent;
+        least_urgent.name = "lowest-priority";
+        const auto* const entry =
+            find_entry(victim_rules(), "victim", least_urgent.name, settings.mark("scheduling_policy"), diagnostics);
+        if (entry != nullptr) policy.victim = {least_urgent.name, entry->make({least_urgent, scenario, d}, diagnostics)};
+    }
     policy.admission =
         resolve_piece("admission", given.admission, preset.admission, admission_rules(), scenario, d, settings, diagnostics);
     policy.predictor = resolve_piece("length_predictor", given.length_predictor, preset.length_predictor, length_predictors(),
@@ -453,10 +507,10 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
     if (mode == modes.end()) {
         settings.error("preemption", "preemption must be " + fmt::format("{}", fmt::join(modes, ", ")) + ", is '" +
                                          excerpt(preemption) + "'");
-    } else if (preemption != "recompute" && preemption != "none") {
-        settings.error("preemption", "engine.preemption: only recompute is supported by this preset");
     } else {
         policy.preemption = static_cast<PolicyArgs::Preemption>(mode - modes.begin());
+        if (policy.preemption == PolicyArgs::Preemption::none && (order == "srpt" || order == "mlfq"))
+            settings.error("preemption", "preemption none: scheduling_policy " + order + " preempts");
     }
     const std::string requeue = settings.take("requeue", given.requeue, std::string(preset.requeue));
     policy.requeue = requeue == "back" ? PolicyArgs::Requeue::back : PolicyArgs::Requeue::front;
@@ -471,14 +525,14 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
                        "enable_chunked_prefill");
     }
     const bool foretells = !policy.predictor || policy.predictor.name == "oracle";
-    const bool reserves = policy.kv && (policy.kv.name.starts_with("contiguous-max") ||
-                                        (policy.kv.name.starts_with("contiguous-exact") && foretells));
+    const bool reserves = policy.contiguous() && (policy.kv.name.starts_with("contiguous-max") || foretells);
     const bool guaranteed = engine.batching == "no-evict" || reserves || (foretells && policy.admission.name == "expected");
     if (policy.preemption == PolicyArgs::Preemption::none && !guaranteed) {
         settings.error(given.preemption ? "preemption" : "batching",
                        "preemption none needs an admission that guarantees room to the end: batching no-evict, admission "
-                       "expected with the oracle, or kv_policy contiguous-max or contiguous-exact");
+                       "expected with the oracle, or a contiguous kv_policy (max; pow2 and exact with the oracle)");
     }
+    if (policy.contiguous()) refuse_with_contiguous(scenario, preset, engine, settings);
 }
 
 /// What one engine alone reads; under another's preset it stands for nothing, and the user is told.
@@ -762,6 +816,10 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         engine.num_gpu_blocks = d.budget.num_gpu_blocks;
         resolve_swap(given, *preset, d, settings);
         if (d.version.is_vllm() && !v0) engine.kv_groups = block_groups(d.budget);
+        if (!engine.kv_groups.empty() && (engine.policy.preemption == PolicyArgs::Preemption::swap ||
+                                          engine.policy.preemption == PolicyArgs::Preemption::cheaper))
+            settings.error("preemption", "blocks of model " + d.model_name +
+                                             ", which has layers of several kinds, cannot be swapped in this version");
         if (!engine.kv_groups.empty() && has_no_budget(engine)) {
             settings.error(
                 given.batching ? "batching" : "preset",
@@ -771,6 +829,7 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         }
         d.warnings.insert(d.warnings.end(), d.budget.warnings.begin(), d.budget.warnings.end());
         if (sglang) resolve_sglang_pool(given, d, settings);
+        if (engine.policy.contiguous()) resolve_contiguous(given, d, settings);
     }
     return d;
 }

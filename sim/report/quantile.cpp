@@ -37,7 +37,9 @@ std::vector<double> interpolated(std::int64_t n, std::span<const double> qs, At 
 template <class T>
 std::vector<double> select(std::span<const T> column, std::span<const double> qs) {
     if (column.empty()) return std::vector<double>(qs.size());
-    if (column.size() <= small_column) {
+    const bool negative =
+        std::any_of(column.begin(), column.end(), [](T value) { return value < 0; });  // there are no bins below 0
+    if (column.size() <= small_column || negative) {
         std::vector<T> sorted(column.begin(), column.end());
         std::sort(sorted.begin(), sorted.end());
         return interpolated(static_cast<std::int64_t>(column.size()), qs, [&sorted](std::int64_t rank) {

@@ -258,6 +258,9 @@ Facts engine_facts(const Summary& s) {
         kv += fmt::format("; while running: {} tokens, {} reserved, {} internal, {} unheld", percent(s.kv_token_share),
                           percent(s.kv_reserved_share), percent(s.kv_internal_share), percent(s.kv_external_share));
     facts.emplace_back("KV use", kv);
+    if (s.kv_sharing_saved)
+        facts.emplace_back("KV shared",
+                           fmt::format("{} of the blocks saved that unshared outputs would hold", percent(s.kv_sharing_saved)));
     std::string preemption = count_text(s.preemptions);
     if (s.preemptions > 0) {
         preemption += fmt::format(

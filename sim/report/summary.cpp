@@ -445,6 +445,8 @@ void add_kv_and_batch(const Outcome& o, bool caching, Summary& s) {
         s.kv_external_share =
             ratio(i.slots_busy_dt - i.slots_token_dt - i.slots_reserved_dt - i.slots_internal_dt, i.slots_busy_dt);
     }
+    const Int128 unshared = i.blocks_used_dt + i.blocks_saved_dt;
+    if (o.may_share && unshared > 0) s.kv_sharing_saved = ratio(i.blocks_saved_dt, unshared);
     if (o.counters.steps > 0) {
         s.batch_size_mean = ratio(o.counters.rows, o.counters.steps);
         s.batch_tokens_mean = ratio(o.counters.tokens, o.counters.steps);
@@ -648,6 +650,7 @@ constexpr std::array columns{
     KVSIM_INTERVAL_COLUMNS(queue),
 #undef KVSIM_INTERVAL_COLUMNS
     Column{"queue_full", Unit::count, get<&S::queue_full>},
+    Column{"kv_sharing_saved", Unit::share, get<&S::kv_sharing_saved>},
 };
 
 }  // namespace

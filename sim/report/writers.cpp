@@ -548,7 +548,8 @@ void write_requests_csv(const std::filesystem::path& path, const Outcome& outcom
 
 void write_timeline_csv(AtomicFile& file, const Outcome& outcome) {
     file.write(
-        "t_s,replica,running,waiting,kv_blocks_used,kv_usage,step_ms,batch_tokens,prefill_tokens,decode_tokens,preemptions\n");
+        "t_s,replica,running,waiting,kv_blocks_used,kv_usage,step_ms,batch_tokens,prefill_tokens,decode_tokens,preemptions,"
+        "kv_token_share,kv_reserved_share,kv_internal_share,kv_external_share\n");
     Rows rows(file);
     for (const TimelineSample& sample : outcome.timeline) {
         rows.start();
@@ -574,6 +575,13 @@ void write_timeline_csv(AtomicFile& file, const Outcome& outcome) {
         rows.integer(sample.decode_tokens);
         rows.comma();
         rows.integer(sample.preemptions);
+        const std::int64_t held = sample.kv_blocks_used * outcome.slots_per_block;
+        const std::int64_t all = outcome.usable_blocks * outcome.slots_per_block;
+        for (const std::int64_t slots :
+             {held - sample.reserved_slots - sample.internal_slots, sample.reserved_slots, sample.internal_slots, all - held}) {
+            rows.comma();
+            if (all > 0) rows.number(static_cast<double>(slots) / static_cast<double>(all));
+        }
         rows.end();
     }
     rows.flush();

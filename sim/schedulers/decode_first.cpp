@@ -26,8 +26,9 @@ void DecodeFirst::share_evenly(Batch& batch) {
         const std::int64_t n = std::min({chunk(due(request)), unit, budget_});
         if (decodes(request) || n < 1 || grow(batch, i, n)) ++i;
     }
-    if (!batch.preempted.empty()) batch.bound = Bound::kv_blocks;
-    while (batch.preempted.empty() && !waiting_->empty() && budget_ > 0 && admit_head(batch, unit)) {}
+    const bool short_of_blocks = ran_short(batch);
+    if (short_of_blocks) batch.bound = Bound::kv_blocks;
+    while (!short_of_blocks && !waiting_->empty() && budget_ > 0 && admit_head(batch, unit)) {}
     for (bool grew = true; grew && budget_ > 0;) {
         grew = false;
         for (BatchRow& row : batch.rows) {

@@ -12,6 +12,7 @@ public:
     using DecodeFirst::DecodeFirst;
 
 private:
+    [[nodiscard]] bool may_displace() const override { return false; }
     [[nodiscard]] bool style_admits(const LiveRequest& head, const AdmissionView& view) const override {
         return view.lacking(head, [this](const LiveRequest& r) { return args_.longest_final(r.prompt, r.max_tokens); }) <=
                view.free;

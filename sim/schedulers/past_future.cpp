@@ -35,7 +35,7 @@ private:
             if (!batch.rows.empty()) decoded_ = 0;
         }
         if (batch.rows.empty() && !decodes) plan_decodes(batch);
-        if (!batch.preempted.empty()) batch.bound = Bound::kv_blocks;
+        if (ran_short(batch)) batch.bound = Bound::kv_blocks;
         name_bound(batch);
     }
     void plan_decodes(Batch& batch) {

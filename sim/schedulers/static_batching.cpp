@@ -13,6 +13,7 @@ public:
     using Style::Style;
 
 private:
+    [[nodiscard]] bool may_displace() const override { return false; }
     [[nodiscard]] std::int64_t queue_budget(std::int64_t /*decodes*/) const override { return no_budget; }
     [[nodiscard]] std::optional<Bound> closed() override { return waiting_->empty() ? Bound::no_waiting : closed_by_; }
 

@@ -43,8 +43,19 @@ void Style::grow_prompts(Batch& batch) {
 }
 
 bool Style::admit_head(Batch& batch, std::int64_t most) {
+    const auto displaces = [&] {
+        std::int64_t given_back = 0;
+        const bool done = displace(batch, given_back);
+        budget_ += budget_ == no_budget ? 0 : given_back;
+        return done;
+    };
     if (running_count() == args_.max_num_seqs) {
+        if (displaces()) return true;
         batch.bound = Bound::seats;
+        return false;
+    }
+    if (head_was_displaced(batch)) {
+        batch.bound = Bound::kv_blocks;
         return false;
     }
     LiveRequest& head = engine_.request(waiting_->head());
@@ -56,6 +67,7 @@ bool Style::admit_head(Batch& batch, std::int64_t most) {
     }
     const std::int64_t n = std::min({wanted, budget_, most});
     if (!may_admit(head, start, n)) {
+        if (displaces()) return true;
         batch.bound = Bound::kv_blocks;
         return false;
     }

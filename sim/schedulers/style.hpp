@@ -29,7 +29,8 @@ protected:
     void grow_prompts(Batch& batch);
     /// The queue, in order, each its prompt or a chunk that fills the budget; nobody after a preemption.
     void admit_queue(Batch& batch);
-    /// The same, each not more than `most` tokens. False: the head stays where it is, and the batch's bound says why.
+    /// Its head, not more than `most` tokens of it; or room for it, by displacing one that runs. False: the head stays where it
+    /// is, and the batch's bound says why.
     bool admit_head(Batch& batch, std::int64_t most);
     /// At the end of a step whose queue was looked at.
     void name_bound(Batch& batch) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/engine/engine.hpp"
@@ -17,19 +18,29 @@ TokenScheduler::TokenScheduler(Engine& engine)
       kv_(make_kv_manager(engine)),
       victim_(args_.policy.victim ? args_.policy.victim.make(engine) : nullptr),
       admission_(args_.policy.admission ? args_.policy.admission.make(engine) : nullptr),
-      watermark_blocks_(static_cast<std::int64_t>(std::floor(args_.watermark * static_cast<double>(args_.num_gpu_blocks)))) {}
+      watermark_blocks_(static_cast<std::int64_t>(std::floor(args_.watermark * static_cast<double>(args_.num_gpu_blocks)))),
+      cpu_free_(args_.v0.num_cpu_blocks) {
+    waiting_->attach(*kv_);
+}
 
 void TokenScheduler::plan(Batch& batch) {
+    displaced_ = 0;
+    waiting_->begin_step();
     plan_rows(batch);
     batch.again = !batch.preempted.empty();
     advance(batch);
     before_rows_.swap(last_rows_);
     last_rows_.clear();
     for (const BatchRow& row : batch.rows) last_rows_.push_back(row.slot);
+    // What a step without rows moves is paid for by the next one.
+    batch.transfer_overlaps = args_.v0.swap_overlaps;
+    if (moved_blocks_ == 0 || batch.empty()) return;
+    batch.transfer = SimDuration(std::llround(static_cast<double>(moved_blocks_) * args_.v0.swap_ns_per_block));
+    moved_blocks_ = 0;
 }
 
 HeldSlots TokenScheduler::unfilled(const LiveRequest& request) const {
-    if (!request.tables.empty()) return kv_->unfilled(request);
+    if (request.table.empty()) return kv_->unfilled(request);
     const std::int64_t slots = static_cast<std::int64_t>(request.table.size()) * args_.block_size;
     const std::int64_t final = request.final_computed();
     KVSIM_DCHECK(slots >= request.computed, "computed tokens have a slot");
@@ -39,6 +50,7 @@ HeldSlots TokenScheduler::unfilled(const LiveRequest& request) const {
 
 /// The rows are final: their tokens count as computed from here on, before the model has run.
 void TokenScheduler::advance(Batch& batch) {
+    const bool told = static_cast<bool>(args_.policy.order);  // the engines' own orders go by nothing that happens
     for (BatchRow& row : batch.rows) {
         LiveRequest& request = engine_.request(row.slot);
         KVSIM_DCHECK(row.computed == request.computed, "a row continues where its request stands");
@@ -49,11 +61,17 @@ void TokenScheduler::advance(Batch& batch) {
         if (row.samples && args_.async_scheduling) ++request.in_flight;
         engine_.book(batch, row);
         engine_.account(request, unfilled(request));
+        if (told) waiting_->served(row.slot, row.tokens);
     }
 }
 
 TokenScheduler::Start TokenScheduler::start_of(LiveRequest& request) {
     Start start;
+    if (request.swapped_blocks > 0) {
+        start.computed = request.computed;
+        start.swapped = true;
+        return start;
+    }
     start.hit = kv_->lookup(request);
     start.computed = start.hit.blocks * args_.block_size;
     return start;
@@ -80,9 +98,16 @@ void TokenScheduler::admit(Batch& batch, const Start& start, std::int64_t tokens
     const Slot slot = waiting_->head();
     waiting_->pop_head();
     LiveRequest& request = engine_.request(slot);
-    KVSIM_DCHECK(request.computed == 0 && request.in_flight == 0, "a waiting request starts from nothing");
+    KVSIM_DCHECK(request.in_flight == 0, "all tokens of a request that starts are known");
     const auto kind = request.state == RequestState::preempted ? ScheduledRow::Kind::resumed : ScheduledRow::Kind::fresh;
-    engine_.admitted(slot, start.computed);
+    if (start.swapped) {
+        engine_.swapped_in(slot);
+        cpu_free_ += request.swapped_blocks;
+        moved_blocks_ += std::exchange(request.swapped_blocks, 0);
+    } else {
+        KVSIM_DCHECK(request.computed == 0, "a waiting request starts from nothing");
+        engine_.admitted(slot, start.computed);
+    }
     kv_->admit(request, hit, request.computed + tokens);
     kv_->publish(request, request.computed + tokens);
     running_.push_back(slot);
@@ -109,8 +134,19 @@ std::int64_t TokenScheduler::preempt(Batch& batch, std::size_t index) {
         given_back = batch.rows[at].tokens;
         drop_row(batch, at);
     }
+    // Blocks that only the dropped row would have filled hold nothing to move.
+    const std::int64_t blocks = ceil_div(request.computed, args_.block_size);
+    const bool swapped = swaps(request, blocks);
     kv_->release(request);
-    engine_.preempted(batch, slot);
+    if (swapped) {
+        request.swapped_blocks = blocks;
+        cpu_free_ -= blocks;
+        moved_blocks_ += blocks;
+        batch.swapped_tokens += request.computed;
+        engine_.swapped_out(batch, slot);
+    } else {
+        engine_.preempted(batch, slot);
+    }
     waiting_->push_preempted(slot);
     return given_back;
 }
@@ -119,6 +155,34 @@ void TokenScheduler::drop_row(Batch& batch, std::size_t at) {
     engine_.request(batch.rows[at].slot).row = -1;
     batch.rows.erase(batch.rows.begin() + static_cast<std::ptrdiff_t>(at));
     for (std::size_t i = at; i < batch.rows.size(); ++i) engine_.request(batch.rows[i].slot).row = static_cast<std::int64_t>(i);
+}
+
+bool TokenScheduler::swaps(const LiveRequest& request, std::int64_t blocks) const {
+    using Preemption = PolicyArgs::Preemption;
+    const Preemption mode = args_.policy.preemption;
+    KVSIM_CHECK(mode != Preemption::none, "nobody is preempted where admission leaves room for all");
+    if (mode == Preemption::recompute || blocks == 0 || blocks > cpu_free_) return false;
+    if (mode == Preemption::swap) return true;
+    const double there_and_back = 2 * static_cast<double>(blocks) * args_.v0.swap_ns_per_block;
+    return there_and_back < static_cast<double>(engine_.price_of_prompt(request.computed).count());
+}
+
+bool TokenScheduler::displace(Batch& batch, std::int64_t& budget) {
+    if (running_.empty() || !may_displace() || head_was_displaced(batch)) return false;
+    std::size_t worst = running_.size() - 1;  // of equal ones the last admitted
+    for (std::size_t i = worst; i-- > 0;) {
+        if (waiting_->displaces(running_[worst], running_[i])) worst = i;
+    }
+    if (!waiting_->displaces(waiting_->head(), running_[worst])) return false;
+    budget += preempt(batch, worst);
+    ++displaced_;
+    return true;
+}
+
+bool TokenScheduler::head_was_displaced(const Batch& batch) const {
+    if (displaced_ == 0) return false;
+    const RequestId head = engine_.request(waiting_->head()).id;
+    return std::find(batch.preempted.begin(), batch.preempted.end(), head) != batch.preempted.end();
 }
 
 std::size_t TokenScheduler::pick_victim() const {
@@ -140,16 +204,19 @@ bool TokenScheduler::make_room(Batch& batch, std::int64_t need, std::size_t& ind
         budget += preempt(batch, victim);
         if (itself) return false;
         if (victim < index) --index;
+        need = kv_->need_again(need);
     }
     return true;
 }
 
 void TokenScheduler::receive(const Batch& batch, SimTime now) {
+    const bool told = static_cast<bool>(args_.policy.order);
     for (const BatchRow& row : batch.rows) {
         if (!row.samples) continue;
         LiveRequest& request = engine_.request(row.slot);
         if (request.id != row.id) continue;  // aborted meanwhile
         const bool last = engine_.credit(row.slot, now);
+        if (told) waiting_->credited(row.slot);
         if (args_.async_scheduling) {
             --request.in_flight;
             if (args_.enable_prefix_caching && request.state == RequestState::running)
@@ -166,16 +233,14 @@ void TokenScheduler::remove(Slot slot) {
         running_.erase(std::find(running_.begin(), running_.end(), slot));
     } else {
         waiting_->remove(slot);  // aborted, or preempted with its last token in flight
+        cpu_free_ += std::exchange(request.swapped_blocks, 0);
     }
 }
 
 void TokenScheduler::record(const BatchRow& row, ScheduledRow& out) const {
     const LiveRequest& request = engine_.request(row.slot);
-    if (request.tables.empty()) {
-        out.blocks.assign(request.table.begin() + row.blocks_from, request.table.end());
-    } else {
-        record_tables(args_, request, row.kind == ScheduledRow::Kind::running ? row.computed : 0, out);
-    }
+    if (request.table.empty()) return kv_->record(request, row.kind != ScheduledRow::Kind::running, row.computed, out);
+    out.blocks.assign(request.table.begin() + row.blocks_from, request.table.end());
 }
 
 // ---- many steps

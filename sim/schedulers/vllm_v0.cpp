@@ -7,7 +7,9 @@
 #include <iterator>
 #include <tuple>
 
+#include "kvsim/base/mix.hpp"
 #include "kvsim/base/units.hpp"
+#include "kvsim/random/stream.hpp"
 
 namespace kvsim {
 
@@ -17,6 +19,24 @@ namespace {
 constexpr std::uint64_t recorded_branch_stride = 10'000;
 /// In a run: within the request's private ids, of which outputs that continue its prompt take the lower half.
 constexpr std::uint64_t branch_stride = 1 << 22;
+
+/// The n largest probabilities of what may follow beam `beam` as output number `step`, largest first. They come by breaking a
+/// stick: each token takes a share of what the ones before it left, Beta(1, 1/2) each, so that the first one takes 2/3 on the
+/// mean. As many as vLLM's beam search looks at, twice the beams.
+std::vector<double> next_tokens(std::uint64_t seed, std::int64_t step, std::size_t beam, std::size_t n) {
+    std::vector<double> out(2 * n);
+    double left = 1;
+    std::uint64_t state = mix(seed + mix((static_cast<std::uint64_t>(step) << 16) + beam));
+    for (double& share : out) {
+        state = mix(state + 0x9e3779b97f4a7c15ULL);
+        const double u = to_uniform(state);
+        share = left * (1 - u * u);
+        left *= u * u;
+    }
+    std::sort(out.rbegin(), out.rend());
+    out.resize(n);
+    return out;
+}
 
 }  // namespace
 
@@ -719,6 +739,7 @@ void VllmV0Scheduler::append_tokens(const Row& row, SimTime now, bool tests_end)
             ++branch.outputs;
             ++live;
         }
+        if (engine_.request(row.slot).beam_seed != 0) choose_beams(row.slot);
         engine_.credit(row.slot, now, live);
         if (!tests_end) return;
         for (Branch& branch : g.branches) {
@@ -747,9 +768,43 @@ void VllmV0Scheduler::fork(Slot slot) {
         if (j < request.output_lens.size()) child.limit = std::min(child.limit, request.output_lens[j]);
         for (const BlockId id : child.table) gpu_.share(id);
     }
+    if (request.beam_seed != 0) {
+        g.weights = next_tokens(request.beam_seed, 0, 0, n);
+        for (double& weight : g.weights) weight /= g.weights.front();
+    }
     // A child that has ended already gives back what it shared, which changes nothing.
     for (std::size_t j = 1; j < n; ++j) end_branch(slot, g.branches[j]);
     end_branch(slot, parent);
+}
+
+/// Of all beams' next tokens the likeliest become the beams, each with the blocks of the one it goes on from.
+void VllmV0Scheduler::choose_beams(Slot slot) {
+    struct Candidate {
+        double weight;
+        std::size_t parent;
+    };
+    Group& g = group(slot);
+    const std::uint64_t seed = engine_.request(slot).beam_seed;
+    const std::size_t n = g.branches.size();
+    KVSIM_CHECK(
+        std::all_of(g.branches.begin(), g.branches.end(), [](const Branch& b) { return b.state == Branch::State::running; }),
+        "beams run, move and end together");
+    std::vector<Candidate> candidates;
+    for (std::size_t j = 0; j < n; ++j) {
+        for (const double share : next_tokens(seed, g.branches[j].outputs, j, n))
+            candidates.push_back({g.weights[j] * share, j});
+    }
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.weight > b.weight; });
+    std::vector<Branch> beams;
+    for (std::size_t j = 0; j < n; ++j) {
+        const Branch& parent = g.branches[candidates[j].parent];
+        g.weights[j] = candidates[j].weight / candidates.front().weight;
+        for (const BlockId id : parent.table) gpu_.share(id);
+        beams.push_back(parent);
+    }
+    for (Branch& branch : g.branches) release(branch);
+    g.branches.swap(beams);
 }
 
 bool VllmV0Scheduler::end_branch(Slot slot, Branch& branch) {
@@ -915,8 +970,10 @@ HeldSlots VllmV0Scheduler::unfilled(const LiveRequest& request) const {
     BlockId shared = -1;
     for (const Branch& branch : g.branches) {
         if (branch.state != Branch::State::running || branch.table.empty()) continue;
-        // Siblings share their last block until they write to it.
+        // Siblings share their last block until they write to it; beams stand in the order of their weights.
         if (branch.table.back() == std::exchange(shared, branch.table.back())) continue;
+        const auto shares = [&branch](const Branch& b) { return !b.table.empty() && b.table.back() == branch.table.back(); };
+        if (request.beam_seed != 0 && &*std::find_if(g.branches.begin(), g.branches.end(), shares) != &branch) continue;
         const std::int64_t slots = static_cast<std::int64_t>(branch.table.size()) * args_.block_size;
         const std::int64_t filled = g.branches.size() == 1 ? request.computed : branch.placed;
         const std::int64_t final = request.prompt + branch.limit - 1;

@@ -102,6 +102,7 @@ private:
     /// A request and its sequences; only the first exists before the first token.
     struct Group {
         std::vector<Branch> branches;
+        std::vector<double> weights;  // of a beam search: probability of each beam, the best one's 1
         std::int64_t sequences = 1;
         double arrival = 0;
         Queue queue = Queue::none;
@@ -164,6 +165,7 @@ private:
     bool end_branch(Slot slot, Branch& branch);
     void append_tokens(const Row& row, SimTime now, bool tests_end);
     void fork(Slot slot);
+    void choose_beams(Slot slot);
     /// Async: finishes what the last step's outputs have finished; of one request only, if one is named.
     void process_pending();
     bool process_pending(Slot slot);

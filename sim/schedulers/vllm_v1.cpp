@@ -46,7 +46,7 @@ private:
             n = std::min({n, budget_, args.max_model_len - 1 - request.computed});
             if (n <= 0) continue;
 
-            const std::int64_t need = kv_->need(request, request.computed + n);
+            std::int64_t need = kv_->need(request, request.computed + n);
             while (need > kv_->free()) {
                 const std::size_t victim = pick_victim();
                 const Slot victim_slot = running_[victim];
@@ -54,6 +54,7 @@ private:
                 budget_ += given_back;
                 if (given_back > 0) --i;          // vLLM looks at the row alone, not at the place in the list
                 if (victim_slot == slot) return;  // nothing left to take from: the running part ends here
+                need = kv_->need_again(need);
             }
             extend(batch, slot, n, std::max<std::int64_t>(need, 0));
             budget_ -= n;
@@ -64,7 +65,12 @@ private:
         const EngineArgs& args = args_;
         while (!waiting_->empty() && budget_ > 0) {
             if (static_cast<std::int64_t>(running_.size()) == args.max_num_seqs) {
+                if (displace(batch, budget_)) continue;
                 batch.bound = Bound::seats;
+                return;
+            }
+            if (head_was_displaced(batch)) {
+                batch.bound = Bound::kv_blocks;
                 return;
             }
             LiveRequest& head = engine_.request(waiting_->head());
@@ -77,6 +83,7 @@ private:
             n = std::min(n, budget_);
 
             if (!may_admit(head, start, n)) {
+                if (displace(batch, budget_)) continue;
                 batch.bound = Bound::kv_blocks;
                 return;
             }

@@ -16,13 +16,20 @@ bool more_urgent(const LiveRequest& a, const LiveRequest& b) {
 
 namespace {
 
-/// First come, first served; a preempted request goes back to the front.
+/// First come, first served; a preempted request goes back to the front, or behind all others.
 class FcfsQueue final : public WaitingQueue {
 public:
+    explicit FcfsQueue(PolicyArgs::Requeue requeue) : requeue_(requeue) {}
     [[nodiscard]] std::size_t size() const override { return queue_.size(); }
     [[nodiscard]] Slot head() const override { return queue_.front(); }
     void push_new(Slot slot) override { queue_.push_back(slot); }
-    void push_preempted(Slot slot) override { queue_.push_front(slot); }
+    void push_preempted(Slot slot) override {
+        if (requeue_ == PolicyArgs::Requeue::front) {
+            queue_.push_front(slot);
+        } else {
+            queue_.push_back(slot);
+        }
+    }
     void pop_head() override { queue_.pop_front(); }
     void remove(Slot slot) override {
         const auto at = std::find(queue_.begin(), queue_.end(), slot);
@@ -32,6 +39,7 @@ public:
     [[nodiscard]] std::vector<Slot> in_order() const override { return {queue_.begin(), queue_.end()}; }
 
 private:
+    PolicyArgs::Requeue requeue_;
     std::deque<Slot> queue_;
 };
 
@@ -57,24 +65,16 @@ private:
 
 }  // namespace
 
-std::unique_ptr<WaitingQueue> make_waiting_queue(QueueOrder order, const std::vector<LiveRequest>& requests) {
+std::unique_ptr<WaitingQueue> make_waiting_queue(QueueOrder order, const std::vector<LiveRequest>& requests,
+                                                 PolicyArgs::Requeue requeue) {
     if (order == QueueOrder::priority) return std::make_unique<PriorityQueue>(requests);
-    return std::make_unique<FcfsQueue>();
+    return std::make_unique<FcfsQueue>(requeue);
 }
 
 std::unique_ptr<WaitingQueue> make_waiting_queue(Engine& engine) {
     const PolicyArgs& policy = engine.args().policy;
-    return policy.order ? policy.order.make(engine) : make_waiting_queue(engine.args().scheduling_policy, engine.requests());
-}
-
-std::function<std::unique_ptr<WaitingQueue>(Engine&)> read_fcfs_order(const PieceSource& /*source*/,
-                                                                      config::Diagnostics& /*diagnostics*/) {
-    return [](Engine& engine) { return make_waiting_queue(QueueOrder::fcfs, engine.requests()); };
-}
-
-std::function<std::unique_ptr<WaitingQueue>(Engine&)> read_priority_order(const PieceSource& /*source*/,
-                                                                          config::Diagnostics& /*diagnostics*/) {
-    return [](Engine& engine) { return make_waiting_queue(QueueOrder::priority, engine.requests()); };
+    return policy.order ? policy.order.make(engine)
+                        : make_waiting_queue(engine.args().scheduling_policy, engine.requests(), policy.requeue);
 }
 
 }  // namespace kvsim

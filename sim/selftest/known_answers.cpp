@@ -8,6 +8,7 @@ using Cases = std::vector<Case>;
 void add_queueing(Cases&);
 void add_clients(Cases&);
 void add_kv_figures(Cases&);
+void add_kv_policies(Cases&);
 void add_stall(Cases&);
 void add_watermark(Cases&);
 void add_trace_facts(Cases&, const std::filesystem::path& traces, std::vector<std::string>& missing);
@@ -17,6 +18,7 @@ std::vector<Case> known_answers(const std::filesystem::path& traces, std::vector
     add_queueing(all);
     add_clients(all);
     add_kv_figures(all);
+    add_kv_policies(all);
     add_stall(all);
     add_watermark(all);
     add_trace_facts(all, traces, missing);

@@ -60,6 +60,21 @@ Outcome run(const SimulationOptions& options, const StepTimeModel& step_time, Wo
     return simulate(options, step_time, *router, workload);
 }
 
+Outcome run_scenario(const std::string& text, std::uint64_t seed) {
+    config::Diagnostics diagnostics;
+    const config::Scenario s = scenario(text);
+    const Deployment deployment = resolve_deployment(s, Catalog::open(), diagnostics);
+    diagnostics.throw_if_errors();
+    const auto model = make_step_time(s.step_time, deployment, diagnostics);
+    const auto requests = make_workload(s.workload, seed, {}, diagnostics);
+    diagnostics.throw_if_errors();
+    SimulationOptions options;
+    options.engine = deployment.engine;
+    options.api = deployment.api.value_or(SimDuration::zero());
+    options.max_concurrency = s.workload.max_concurrency;
+    return run(options, *model, *requests);
+}
+
 Estimate estimate(const std::vector<double>& samples) {
     // 0.975 and 0.9995 quantiles of Student's t by degrees of freedom.
     constexpr std::array<double, 19> t95{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,

@@ -184,6 +184,7 @@ ClientConfig with_defaults(const config::ClassConfig& own, const config::Workloa
     c.retry = either(own.retry, common.retry);
     if (!own.jitter) c.jitter = common.jitter;
     if (!own.n) c.n = common.n;
+    if (!own.beam_search) c.beam_search = common.beam_search;
     if (!own.priority) c.priority = common.priority;
     if (!own.tenant) c.tenant = common.tenant;
     if (!own.timeout.e2e && !own.timeout.ttft) c.timeout = common.timeout;
@@ -229,6 +230,7 @@ private:
         laws.duration = c.duration;
         laws.jitter = c.jitter.value_or(SimDuration{});
         laws.n = c.n.value_or(1);
+        laws.beam_search = c.beam_search.value_or(false);
         laws.priority = c.priority.value_or(0);
         laws.tenant = c.tenant.value_or("");
         laws.timeout = c.timeout.e2e.value_or(SimDuration{});
@@ -465,7 +467,7 @@ private:
 bool needs_clients(const config::WorkloadConfig& c) {
     const config::Value* zipf = c.prefix.find("zipf");
     return !c.classes.empty() || !c.users.is_null() || !c.sessions.is_null() || !c.documents.is_null() ||
-           !c.reasoning_tokens.is_null() || !c.cancel.is_null() || !c.retry.is_null() || c.jitter || c.n || c.priority ||
+           !c.reasoning_tokens.is_null() || !c.cancel.is_null() || !c.retry.is_null() || c.jitter || c.n || c.beam_search || c.priority ||
            c.tenant || c.timeout.e2e || c.timeout.ttft || zipf;
 }
 

@@ -517,6 +517,7 @@ private:
         out.n = c.laws.replay && call.recorded.n > 1 ? call.recorded.n : c.laws.n;
         // Their token ids must not run into the next request's.
         out.output_tokens = std::min(out.output_tokens, max_request_tokens / out.n);
+        out.beam_seed = c.laws.beam_search && out.n > 1 ? StreamKey(c.laws.seed, "beam_search").first_u64(id) | 1 : 0;
         out.priority = c.laws.replay && c.laws.priority == 0 ? call.recorded.priority : c.laws.priority;
         out.output_base = c.laws.replay ? call.recorded.output_base : own_output_base(id);
         out.prompt = call.prompt;

@@ -162,6 +162,8 @@ void compare_counters(const Counters& a, const Counters& b, Differences& differe
     differences.check("tokens", a.tokens, b.tokens);
     differences.check("recomputed_tokens", a.recomputed_tokens, b.recomputed_tokens);
     differences.check("preemptions", a.preemptions, b.preemptions);
+    differences.check("swapped_tokens", a.swapped_tokens, b.swapped_tokens);
+    differences.check("dropped", a.dropped, b.dropped);
     differences.check("preempted_requests", a.preempted_requests, b.preempted_requests);
     differences.check("hit_tokens_first", a.hit_tokens_first, b.hit_tokens_first);
     differences.check("prompt_tokens_first", a.prompt_tokens_first, b.prompt_tokens_first);
@@ -187,6 +189,8 @@ void compare_timelines(const std::vector<TimelineSample>& a, const std::vector<T
         differences.check(s + "prefill_tokens", a[i].prefill_tokens, b[i].prefill_tokens);
         differences.check(s + "decode_tokens", a[i].decode_tokens, b[i].decode_tokens);
         differences.check(s + "preemptions", a[i].preemptions, b[i].preemptions);
+        differences.check(s + "reserved_slots", a[i].reserved_slots, b[i].reserved_slots);
+        differences.check(s + "internal_slots", a[i].internal_slots, b[i].internal_slots);
     }
     differences.check("timeline samples", static_cast<std::int64_t>(a.size()), static_cast<std::int64_t>(b.size()));
 }

@@ -111,7 +111,7 @@ bool NaiveEngine::before(RequestId a, RequestId b) const {
     return std::tie(x.priority, x.arrival_time, x.name) < std::tie(y.priority, y.arrival_time, y.name);
 }
 
-NaiveBatch NaiveEngine::schedule(std::int64_t step) {
+NaiveBatch NaiveEngine::schedule(std::int64_t step, SimTime) {
     NaiveBatch batch;
     batch.record.step = step;
     std::int64_t budget = args_.max_num_batched_tokens;
@@ -499,7 +499,7 @@ void NaiveEngine::release(NaiveRequest& request) {
 }
 
 // 3.10, 3.11
-void NaiveEngine::update(const NaiveBatch& batch, StepRecord& record) {
+void NaiveEngine::update(const NaiveBatch& batch, StepRecord& record, SimTime) {
     std::vector<RequestId> released_later;
     for (std::size_t row = 0; row < batch.record.scheduled.size(); ++row) {
         NaiveRequest& request = requests_.at(batch.record.scheduled[row].id);
@@ -552,12 +552,6 @@ void NaiveEngine::abort(RequestId id) {
     release(request);
 }
 
-void NaiveEngine::describe(StepRecord& record) const {
-    record.free_after_update = free_blocks();
-    record.running = running_;
-    record.waiting = waiting_;
-}
-
 std::int64_t NaiveEngine::used_blocks() const {
     std::int64_t used = 0;
     for (const Block& block : blocks_) {
@@ -603,16 +597,6 @@ void NaiveEngine::check_invariants() const {
     }
     const auto keyed = std::count_if(blocks_.begin(), blocks_.end(), [](const Block& b) { return b.key.has_value(); });
     KVSIM_CHECK(static_cast<std::int64_t>(with_key) == keyed, "a registered block is found by its key");
-}
-
-std::string NaiveEngine::state() const {
-    std::string text = "free " + std::to_string(free_blocks()) + " of " + std::to_string(usable_blocks()) + " blocks; running";
-    for (const RequestId id : running_) text += " " + requests_.at(id).name;
-    text += "; waiting";
-    for (const RequestId id : waiting_) {
-        text += " " + requests_.at(id).name + "(" + std::to_string(requests_.at(id).size()) + " tokens)";
-    }
-    return text;
 }
 
 }  // namespace kvsim::oracle

@@ -91,6 +91,9 @@ struct NaiveRequest {
     std::int64_t prompt_tokens = 0;
     std::int64_t max_tokens = 0;
     std::uint64_t output_base = 0;
+    SimTime arrival{};  ///< at the front end
+    std::string request_class;
+    std::string tenant;
     // 3.1: how far it is.
     std::vector<std::uint64_t> tokens;  ///< prompt and received outputs
     std::int64_t computed = 0;
@@ -117,43 +120,75 @@ struct NaiveBatch {
     std::vector<std::int64_t> recomputed;      ///< per row: tokens below the request's earlier maximum of `computed`
     std::vector<std::int64_t> tokens_present;  ///< per row: prompt and received outputs when scheduled
     Bound bound = Bound::no_waiting;
+    std::int64_t swapped_tokens = 0;  ///< whose KV moves to the CPU
+    SimDuration transfer{};           ///< of blocks between GPU and CPU
+    bool transfer_overlaps = false;   ///< beside the step, instead of before it
 
-    [[nodiscard]] bool empty() const { return record.scheduled.empty(); }
+    std::vector<std::int64_t> idle_contexts;  ///< of sequences that only keep their place in the batch
+
+    [[nodiscard]] bool empty() const { return record.scheduled.empty() && idle_contexts.empty(); }
 };
 
-class NaiveEngine {
+/// What the naive event loop drives.
+class NaiveMachine {
+public:
+    virtual ~NaiveMachine() = default;
+    /// Joins the waiting queue. The prompt's ids are in request.tokens.
+    virtual void add(NaiveRequest request) = 0;
+    /// 3.3 to 3.9. Also advances `computed` of every row (3.2).
+    virtual NaiveBatch schedule(std::int64_t step, SimTime now) = 0;
+    /// 3.10: receives the tokens of `batch`; the ids go to record.received and record.finished.
+    virtual void update(const NaiveBatch& batch, StepRecord& record, SimTime now) = 0;
+    /// The client gave up: it leaves at once (vLLM: finish_requests), whoever computes for it computes in vain.
+    virtual void abort(RequestId id) = 0;
+    [[nodiscard]] virtual const std::vector<RequestId>& running() const = 0;
+    /// In the order in which they would be admitted.
+    [[nodiscard]] virtual std::vector<RequestId> waiting() const = 0;
+    [[nodiscard]] virtual const NaiveRequest& request(RequestId id) const = 0;
+    [[nodiscard]] virtual std::int64_t free_blocks() const = 0;
+    [[nodiscard]] virtual std::int64_t usable_blocks() const = 0;
+    /// Blocks with at least one user, found by asking every block.
+    [[nodiscard]] virtual std::int64_t used_blocks() const = 0;
+    /// 3.12 for one more token than the prompt: it could be admitted to an empty pool.
+    [[nodiscard]] virtual bool can_ever_fit(std::int64_t tokens) const = 0;
+    /// Where nobody may lose blocks: it could run to its end.
+    [[nodiscard]] virtual bool can_ever_end(std::int64_t /*prompt*/, std::int64_t /*outputs*/) const { return true; }
+    /// A common multiple of the tables' B: what a block counts for in the waste shares.
+    [[nodiscard]] virtual std::int64_t slots_per_block() const = 0;
+    /// Slots of the request's blocks that its tokens below `last` will still fill, and that nothing will.
+    [[nodiscard]] virtual std::pair<std::int64_t, std::int64_t> unfilled(const NaiveRequest& request,
+                                                                         std::int64_t last) const = 0;
+    /// Throws InternalError when its state contradicts itself.
+    virtual void check_invariants() const = 0;
+
+    [[nodiscard]] bool unfinished() const { return !running().empty() || !waiting().empty(); }
+    /// Fills the fields of `record` that describe the state after an update.
+    void describe(StepRecord& record) const {
+        record.free_after_update = free_blocks();
+        record.running = running();
+        record.waiting = waiting();
+    }
+};
+
+class NaiveEngine final : public NaiveMachine {
 public:
     explicit NaiveEngine(EngineArgs args, Mutation mutation = Mutation::none);
 
-    /// Joins the waiting queue. The prompt's ids are in request.tokens.
-    void add(NaiveRequest request);
-    /// 3.3 to 3.9. Also advances `computed` of every row (3.2).
-    NaiveBatch schedule(std::int64_t step);
-    /// 3.10: receives the tokens of `batch`; the ids go to record.received and record.finished.
-    void update(const NaiveBatch& batch, StepRecord& record);
-    /// The client gave up: it leaves at once (vLLM: finish_requests), whoever computes for it computes in vain.
-    void abort(RequestId id);
-    /// Fills the fields of `record` that describe the state after an update.
-    void describe(StepRecord& record) const;
-
-    [[nodiscard]] bool unfinished() const { return !running_.empty() || !waiting_.empty(); }
-    [[nodiscard]] const std::vector<RequestId>& running() const { return running_; }
-    [[nodiscard]] const std::vector<RequestId>& waiting() const { return waiting_; }
-    [[nodiscard]] const NaiveRequest& request(RequestId id) const { return requests_.at(id); }
-    [[nodiscard]] std::int64_t free_blocks() const { return static_cast<std::int64_t>(free_.size()); }
-    [[nodiscard]] std::int64_t usable_blocks() const { return args_.num_gpu_blocks - 1; }
-    /// 3.12 for one more token than the prompt: it could be admitted to an empty pool.
-    [[nodiscard]] bool can_ever_fit(std::int64_t tokens) const;
-    /// A common multiple of the tables' B: what a block counts for in the waste shares.
-    [[nodiscard]] std::int64_t slots_per_block() const { return align_; }
-    /// Slots of the request's blocks that its tokens below `last` will still fill, and that nothing will.
-    [[nodiscard]] std::pair<std::int64_t, std::int64_t> unfilled(const NaiveRequest& request, std::int64_t last) const;
-    /// Blocks with at least one user, found by asking every block.
-    [[nodiscard]] std::int64_t used_blocks() const;
+    void add(NaiveRequest request) override;
+    NaiveBatch schedule(std::int64_t step, SimTime now = {}) override;
+    void update(const NaiveBatch& batch, StepRecord& record, SimTime now = {}) override;
+    void abort(RequestId id) override;
+    [[nodiscard]] const std::vector<RequestId>& running() const override { return running_; }
+    [[nodiscard]] std::vector<RequestId> waiting() const override { return waiting_; }
+    [[nodiscard]] const NaiveRequest& request(RequestId id) const override { return requests_.at(id); }
+    [[nodiscard]] std::int64_t free_blocks() const override { return static_cast<std::int64_t>(free_.size()); }
+    [[nodiscard]] std::int64_t usable_blocks() const override { return args_.num_gpu_blocks - 1; }
+    [[nodiscard]] std::int64_t used_blocks() const override;
+    [[nodiscard]] bool can_ever_fit(std::int64_t tokens) const override;
+    [[nodiscard]] std::int64_t slots_per_block() const override { return align_; }
+    [[nodiscard]] std::pair<std::int64_t, std::int64_t> unfilled(const NaiveRequest& request, std::int64_t last) const override;
     /// Throws InternalError unless tables, users, FREE and registrations agree with each other.
-    void check_invariants() const;
-    /// A few lines for a stall report.
-    [[nodiscard]] std::string state() const;
+    void check_invariants() const override;
 
 private:
     /// Its table, and all tokens from the first to the block's last.

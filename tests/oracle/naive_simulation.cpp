@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -26,7 +27,7 @@ struct PricedBatch {
 };
 
 struct Replica {
-    NaiveEngine engine;
+    std::unique_ptr<NaiveMachine> machine;
     std::int64_t next_step = 0;
     std::optional<PricedBatch> executing;
     SimTime end{};  ///< of `executing`
@@ -57,7 +58,7 @@ struct Tracked {
 class NaiveSimulation {
 public:
     NaiveSimulation(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload,
-                    Mutation mutation, LoopMutation loop_mutation)
+                    const MakeMachine& make, LoopMutation loop_mutation)
         : options_(options),
           args_(options.engine),
           step_time_(step_time),
@@ -65,9 +66,9 @@ public:
           workload_(workload),
           loop_mutation_(loop_mutation) {
         for (std::int64_t r = 0; r < options.replicas; ++r) {
-            replicas_.push_back(Replica{NaiveEngine(args_, mutation), 0, {}, {}, {}, false, Bound::no_waiting, 0});
+            replicas_.push_back(Replica{make(args_), 0, {}, {}, {}, false, Bound::no_waiting, 0});
         }
-        out_.usable_blocks = args_.num_gpu_blocks - 1;
+        out_.usable_blocks = replicas_.front().machine->usable_blocks();
         out_.block_size = args_.block_size;
         out_.replicas = options.replicas;
     }
@@ -90,7 +91,7 @@ public:
                 arrivals();
             }
             schedules();
-            for (const Replica& replica : replicas_) replica.engine.check_invariants();
+            for (const Replica& replica : replicas_) replica.machine->check_invariants();
         }
         finish();
         return std::move(out_);
@@ -143,20 +144,20 @@ private:
             if (!replica.executing || replica.end != now_) continue;
             const PricedBatch done = *std::exchange(replica.executing, std::nullopt);
             replica.look = true;
-            const bool some_waited = !replica.engine.waiting().empty();
+            const bool some_waited = !replica.machine->waiting().empty();
             if (args_.async_scheduling) {
                 // The record that closes is that of the batch scheduled when `done` started.
                 KVSIM_CHECK(replica.scheduled, "async: a batch executes and none was scheduled behind it");
                 close(r, *replica.scheduled, &done.batch);
                 // A batch whose requests have all gone still runs.
-                if (!replica.engine.unfinished() && replica.scheduled->batch.empty() &&
+                if (!replica.machine->unfinished() && replica.scheduled->batch.empty() &&
                     !is(LoopMutation::async_keeps_pipeline_idle)) {
                     replica.scheduled.reset();
                 }
             } else {
                 close(r, done, &done.batch);
             }
-            if (is(LoopMutation::waiting_after_update) ? !replica.engine.waiting().empty() : some_waited) {
+            if (is(LoopMutation::waiting_after_update) ? !replica.machine->waiting().empty() : some_waited) {
                 out_.integrals.finished_while_waiting += finished_at_this_end_;
             }
             // With clients that give up the last step may end when its requests have gone.
@@ -194,8 +195,8 @@ private:
                 in_front_end_.erase(waits);
             } else {
                 Replica& replica = replicas_[t.replica];
-                scheduled = replica.engine.request(id).scheduled;
-                replica.engine.abort(id);
+                scheduled = replica.machine->request(id).scheduled;
+                replica.machine->abort(id);
                 replica.look = true;
             }
             t.in_system = false;
@@ -226,9 +227,9 @@ private:
         if (!scheduled.batch.empty()) record.start = args_.async_scheduling ? now_ : now_ - scheduled.duration;
         if (done != nullptr) {
             record.updated_step = done->record.step;
-            replica.engine.update(*done, record);
+            replica.machine->update(*done, record, now_);
         }
-        replica.engine.describe(record);
+        replica.machine->describe(record);
         for (const RequestId id : record.received) token_received(id, done->record);
         for (const RequestId id : record.finished) request_finished(id);
         finished_at_this_end_ = static_cast<std::int64_t>(record.finished.size());
@@ -328,7 +329,8 @@ private:
             }
         }
         const std::int64_t wanted = arrival.prompt_tokens + (is(LoopMutation::reject_by_prompt_only) ? 0 : 1);
-        if (arrival.prompt_tokens >= args_.max_model_len || !replicas_.front().engine.can_ever_fit(wanted)) {
+        if (arrival.prompt_tokens >= args_.max_model_len || !replicas_.front().machine->can_ever_fit(wanted) ||
+            !replicas_.front().machine->can_ever_end(arrival.prompt_tokens, arrival.output_tokens)) {
             record.finish = FinishReason::rejected;
             ++out_.counters.rejected;
             out_.requests.push_back(record);
@@ -350,6 +352,9 @@ private:
         request.prompt_tokens = arrival.prompt_tokens;
         request.max_tokens = arrival.output_tokens;  // uncut: the engine stops at max_model_len by itself
         request.output_base = arrival.output_base;
+        request.arrival = now_;
+        request.request_class = arrival.request_class;
+        request.tenant = arrival.tenant;
         for (const TokenRun& run : arrival.prompt) {
             for (std::int64_t k = 0; k < run.count; ++k) request.tokens.push_back(run.first + static_cast<std::uint64_t>(k));
         }
@@ -377,8 +382,8 @@ private:
     /// Seats that the next decision will give away do not count as waiting, unless blocks or tokens kept somebody back.
     [[nodiscard]] bool queue_full(const Replica& replica) const {
         if (args_.max_queued_requests < 0) return false;
-        const auto waiting = static_cast<std::int64_t>(replica.engine.waiting().size());
-        const auto running = static_cast<std::int64_t>(replica.engine.running().size());
+        const auto waiting = static_cast<std::int64_t>(replica.machine->waiting().size());
+        const auto running = static_cast<std::int64_t>(replica.machine->running().size());
         std::int64_t seats = args_.max_num_seqs - running;
         if (running > 0 && (replica.bound == Bound::kv_blocks || replica.bound == Bound::token_budget)) seats = 0;
         if (is(LoopMutation::queue_bound_forgets_seats)) seats = 0;
@@ -401,7 +406,7 @@ private:
     void enqueue(RequestId id) {
         Replica& replica = replicas_[tracked_[id].replica];
         if (queue_full(replica)) return turn_away(id);
-        replica.engine.add(tracked_[id].request);
+        replica.machine->add(tracked_[id].request);
         replica.look = true;
         if (is(LoopMutation::async_wakes_on_arrival) && replica.executing && replica.scheduled &&
             replica.scheduled->batch.empty()) {
@@ -412,7 +417,7 @@ private:
     void note_waiting_at_last_arrival() {
         out_.counters.waiting_at_last_arrival = 0;
         for (const Replica& replica : replicas_) {
-            out_.counters.waiting_at_last_arrival += static_cast<std::int64_t>(replica.engine.waiting().size());
+            out_.counters.waiting_at_last_arrival += static_cast<std::int64_t>(replica.machine->waiting().size());
         }
     }
 
@@ -423,7 +428,7 @@ private:
             const Tracked& t = tracked_[id];
             if (!t.in_system) continue;
             const bool enqueued = std::find(in_front_end_.begin(), in_front_end_.end(), id) == in_front_end_.end();
-            const std::int64_t computed = enqueued ? replicas_[t.replica].engine.request(id).computed : 0;
+            const std::int64_t computed = enqueued ? replicas_[t.replica].machine->request(id).computed : 0;
             ++loads[t.replica].requests;
             loads[t.replica].tokens += t.request.prompt_tokens + t.max_tokens - 1 - computed;
         }
@@ -448,7 +453,7 @@ private:
 
     void schedule_sync(std::size_t r) {
         Replica& replica = replicas_[r];
-        while (replica.engine.unfinished()) {
+        while (replica.machine->unfinished()) {
             PricedBatch next = schedule(r, now_);
             if (!next.batch.empty()) {
                 start(r, std::move(next));
@@ -467,7 +472,7 @@ private:
                 replica.scheduled = schedule(r, replica.end);  // its record closes when the batch just started ends
                 return;
             }
-            if (!replica.engine.unfinished()) {
+            if (!replica.machine->unfinished()) {
                 if (!is(LoopMutation::async_keeps_pipeline_idle)) replica.scheduled.reset();
                 return;
             }
@@ -489,9 +494,10 @@ private:
     PricedBatch schedule(std::size_t r, SimTime starts) {
         Replica& replica = replicas_[r];
         PricedBatch priced;
-        priced.batch = replica.engine.schedule(replica.next_step++);
+        priced.batch = replica.machine->schedule(replica.next_step++, now_);
         NaiveBatch& batch = priced.batch;
         replica.bound = batch.bound;
+        out_.counters.swapped_tokens += batch.swapped_tokens;
         batch.record.start = now_;
 
         for (const RequestId id : batch.record.preempted) {
@@ -551,7 +557,15 @@ private:
                 out_.counters.tokens_resume += batch.tokens_present[i];
             }
         }
-        out_.integrals.blocks_used_peak = std::max(out_.integrals.blocks_used_peak, replica.engine.used_blocks());
+        for (const std::int64_t context : batch.idle_contexts) {
+            ++shape.tokens;
+            ++shape.sequences;
+            ++shape.sampled;
+            ++shape.decode_rows;
+            shape.decode_context += context;
+            priced.decode_tokens += 1;
+        }
+        out_.integrals.blocks_used_peak = std::max(out_.integrals.blocks_used_peak, replica.machine->used_blocks());
 
         if (!batch.empty()) {
             shape.chunks = chunks;
@@ -564,6 +578,8 @@ private:
                 const double share = static_cast<double>(since.count()) / static_cast<double>(cold.length.count());
                 priced.duration = round_step(static_cast<double>(priced.duration.count()) * (1 + cold.slowdown * (1 - share)));
             }
+            priced.duration =
+                batch.transfer_overlaps ? std::max(priced.duration, batch.transfer) : priced.duration + batch.transfer;
             KVSIM_CHECK(priced.duration >= SimDuration(1), "a step takes at least 1 ns");
             ++out_.counters.steps;
             out_.counters.rows += shape.sequences;
@@ -586,7 +602,7 @@ private:
             if (t.in_system) sums.in_system_dt += dt;
         }
         for (const Replica& replica : replicas_) {
-            const NaiveEngine& engine = replica.engine;
+            const NaiveMachine& engine = *replica.machine;
             const std::int64_t used = engine.used_blocks();
             sums.blocks_used_dt += used * dt;
             sums.bound[static_cast<std::size_t>(replica.bound)] += span;
@@ -627,9 +643,9 @@ private:
                     out_.timeline.push_back(sample);
                     continue;
                 }
-                sample.running = static_cast<std::int64_t>(replica.engine.running().size());
-                sample.waiting = static_cast<std::int64_t>(replica.engine.waiting().size());
-                sample.kv_blocks_used = replica.engine.used_blocks();
+                sample.running = static_cast<std::int64_t>(replica.machine->running().size());
+                sample.waiting = static_cast<std::int64_t>(replica.machine->waiting().size());
+                sample.kv_blocks_used = replica.machine->used_blocks();
                 if (replica.executing) {
                     sample.step = replica.executing->duration;
                     sample.batch_tokens = replica.executing->batch.record.total_tokens;
@@ -637,6 +653,12 @@ private:
                     sample.decode_tokens = replica.executing->decode_tokens;
                 }
                 sample.preemptions = replica.preemptions;
+                for (const RequestId id : replica.engine.running()) {
+                    const NaiveRequest& request = replica.engine.request(id);
+                    const auto slots = replica.engine.unfilled(request, request.prompt_tokens + tracked_[id].max_tokens - 1);
+                    sample.reserved_slots += slots.first;
+                    sample.internal_slots += slots.second;
+                }
                 out_.timeline.push_back(sample);
             }
         }
@@ -688,7 +710,7 @@ private:
         if (out_.counters.rejected > 0 && out_.counters.rejected == out_.counters.arrivals) throw UserError("no request fits");
         if (!unfinished) return;
         for (std::size_t r = 0; r < replicas_.size(); ++r) {
-            out_.stall_report += "replica " + std::to_string(r) + ": " + replicas_[r].engine.state() + "\n";
+            out_.stall_report += "replica " + std::to_string(r) + ": " + "stalled\n";
         }
     }
 
@@ -714,7 +736,13 @@ private:
 
 Outcome naive_simulate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload,
                        Mutation mutation, LoopMutation loop_mutation) {
-    return NaiveSimulation(options, step_time, router, workload, mutation, loop_mutation).run();
+    const MakeMachine make = [mutation](const EngineArgs& args) { return std::make_unique<NaiveEngine>(args, mutation); };
+    return NaiveSimulation(options, step_time, router, workload, make, loop_mutation).run();
+}
+
+Outcome naive_simulate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload,
+                       const MakeMachine& make) {
+    return NaiveSimulation(options, step_time, router, workload, make, LoopMutation::none).run();
 }
 
 }  // namespace kvsim::oracle

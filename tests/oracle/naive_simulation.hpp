@@ -7,6 +7,8 @@
 // schedule() (replica order).
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <stdexcept>
 
 #include "kvsim/engine/simulation.hpp"
@@ -39,8 +41,14 @@ struct TooManySteps : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+using MakeMachine = std::function<std::unique_ptr<NaiveMachine>(const EngineArgs&)>;
+
 /// As simulate(). Checks the engine's invariants at every instant; throws InternalError when one is broken.
 Outcome naive_simulate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload,
                        Mutation mutation = Mutation::none, LoopMutation loop_mutation = LoopMutation::none);
+
+/// With another engine in each replica.
+Outcome naive_simulate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload,
+                       const MakeMachine& make);
 
 }  // namespace kvsim::oracle

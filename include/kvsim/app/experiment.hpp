@@ -29,6 +29,7 @@ void resolve_measured(const Prepared& p, std::uint64_t seed, SimulationOptions& 
 struct RunOptions {
     bool progress = false;                       ///< a line on the terminal
     std::optional<std::filesystem::path> steps;  ///< the step log's file
+    bool note_head_blocking = false;             ///< as SimulationOptions has it
 };
 
 struct Run {

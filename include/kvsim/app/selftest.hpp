@@ -57,6 +57,8 @@ std::unique_ptr<Workload> workload(const std::string& text, std::uint64_t seed);
 SimulationOptions plain_options();
 /// simulate() with round robin.
 Outcome run(const SimulationOptions& options, const StepTimeModel& step_time, Workload& workload);
+/// A whole scenario, whose model and GPU are those of the catalogue.
+Outcome run_scenario(const std::string& text, std::uint64_t seed);
 /// Mean time in system over all completed requests, s.
 double mean_e2e(const Outcome& outcome);
 

@@ -129,6 +129,7 @@ struct ClientConfig {
     Value sessions;          ///< requests that build on each other
     std::optional<SimDuration> jitter;
     std::optional<std::int64_t> n;
+    std::optional<bool> beam_search;
     std::optional<std::int64_t> priority;
     std::optional<std::string> tenant;
     TimeoutConfig timeout;

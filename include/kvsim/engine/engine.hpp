@@ -37,6 +37,7 @@ struct NewRequest {
     std::string tie_id;             ///< orders ties of both, compared as text; empty: the decimal id
     std::vector<TokenRun> content;  ///< as Arrival::prompt
     std::uint64_t output_base = 0;
+    std::uint64_t beam_seed = 0;            ///< as Arrival::beam_seed
     std::vector<std::int64_t> output_lens;  ///< of each sequence, which ends there by itself; empty: all are max_tokens long
     bool measured = true;
     std::string request_class;  ///< both only where a policy looks at them (PolicyArgs::any)
@@ -109,6 +110,9 @@ public:
     [[nodiscard]] const std::vector<RequestId>& finished() const { return finished_; }
     /// Left in schedule() since the last update().
     [[nodiscard]] const std::vector<RequestId>& finished_in_schedule() const { return early_; }
+    /// What a step that computes so many tokens as one prompt takes, >= 1; needs a driver that prices steps.
+    [[nodiscard]] SimDuration price_of_prompt(std::int64_t tokens) const;
+    void price_by(const StepTimeModel& model) { prices_ = &model; }
     /// Instant of the last schedule() or update().
     [[nodiscard]] SimTime now() const { return now_; }
 
@@ -121,8 +125,11 @@ public:
     [[nodiscard]] std::int64_t usable_blocks() const { return scheduler_->pool().usable(); }
     [[nodiscard]] std::int64_t free_blocks() const { return scheduler_->pool().free(); }
     [[nodiscard]] std::int64_t used_blocks() const { return usable_blocks() - free_blocks(); }
+    [[nodiscard]] std::int64_t saved_blocks() const { return scheduler_->pool().saved(); }
     [[nodiscard]] std::int64_t running_count() const { return scheduler_->running_count(); }
     [[nodiscard]] std::int64_t waiting_count() const { return scheduler_->waiting_count(); }
+    /// The head of the queue lacks blocks for its tokens, while a seat is free and blocks for all tokens of somebody behind it.
+    [[nodiscard]] bool head_blocks_others() const;
     [[nodiscard]] std::int64_t outstanding_tokens() const { return outstanding_; }
     [[nodiscard]] const Scheduler& scheduler() const { return *scheduler_; }
 
@@ -207,6 +214,7 @@ private:
     } steady_;
     std::vector<std::string> labels_;
     std::unique_ptr<LengthPredictor> predictor_;  // null: nobody asks
+    const StepTimeModel* prices_ = nullptr;
     std::unique_ptr<Scheduler> scheduler_;
 };
 

@@ -140,6 +140,8 @@ public:
     [[nodiscard]] std::int64_t used_blocks() const { return kv_.usable() - kv_.free(); }
     /// Reserved and internal slots together, as reserved; what was internal is moved when its request leaves.
     [[nodiscard]] HeldSlots held() const { return {table_blocks_ * args_.block_size - computed_, 0}; }
+    /// The same, each where it belongs.
+    [[nodiscard]] HeldSlots held_apart() const;
     [[nodiscard]] std::string describe() const;
     [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const;
 

@@ -39,10 +39,13 @@ public:
     [[nodiscard]] std::int64_t usable() const { return usable_; }
     /// Blocks held by nobody, cached or not.
     [[nodiscard]] std::int64_t free() const { return free_; }
+    /// Blocks that would be held beside the used ones if none was shared. Not of SGLang's pool.
+    [[nodiscard]] std::int64_t saved() const { return holders_ - (usable_ - free_); }
 
 protected:
     std::int64_t usable_;
     std::int64_t free_;
+    std::int64_t holders_ = 0;  ///< of each block, summed
 };
 
 /// Blocks taken as requests grow, findable by their content: what the token-counting schedulers work on.
@@ -65,14 +68,30 @@ public:
         static_cast<void>(upto);
         return 0;
     }
+    /// What the last need() told, which was `need`, now that others have given blocks back: where it matters which blocks are
+    /// free, it may be less.
+    [[nodiscard]] virtual std::int64_t need_again(std::int64_t need) { return need; }
     /// Takes the `need` <= free() blocks that need(request, upto) told.
     virtual void extend(LiveRequest& request, std::int64_t upto, std::int64_t need) = 0;
     /// Makes every full block below `upto` tokens findable by lookup().
     virtual void publish(LiveRequest& request, std::int64_t upto) = 0;
     /// Gives all blocks back, tail first.
     virtual void release(LiveRequest& request) = 0;
-    /// Of a request with several block tables (LiveRequest::tables), in units of slots_per_block().
+    /// Blocks the request holds, shared ones included.
+    [[nodiscard]] virtual std::int64_t held(const LiveRequest& request) const {
+        std::size_t blocks = request.table.size();
+        for (const auto& table : request.tables) blocks += table.size();
+        return static_cast<std::int64_t>(blocks);
+    }
+    /// Of a request without LiveRequest::table, in units of slots_per_block().
     [[nodiscard]] virtual HeldSlots unfilled(const LiveRequest&) const { return {}; }
+    /// The same request's part of a step record: all it holds, or what it got for a row that began at `computed` tokens.
+    virtual void record(const LiveRequest& request, bool all, std::int64_t computed, ScheduledRow& out) const {
+        static_cast<void>(request);
+        static_cast<void>(all);
+        static_cast<void>(computed);
+        static_cast<void>(out);
+    }
 };
 
 /// Paged KV with vLLM V1's free list (spec: ids ascending at first, taken from the front, given back at the end) and, when
@@ -94,8 +113,5 @@ std::int64_t slots_per_block(const EngineArgs& args);
 /// ceil(min(window - 1 + max_num_batched_tokens, max_model_len) / block_size) + 1 blocks, a chunk's at most
 /// ceil(min(window + max_num_batched_tokens, max_model_len) / block_size) (vLLM: max_admission_blocks_per_request).
 std::int64_t admission_blocks(const EngineArgs& args, std::int64_t tokens);
-
-/// Fills blocks and tables of a step record's row: the whole tables, or only what lies behind `computed` tokens.
-void record_tables(const EngineArgs& args, const LiveRequest& request, std::int64_t computed, ScheduledRow& row);
 
 }  // namespace kvsim

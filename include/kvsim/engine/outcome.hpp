@@ -45,7 +45,9 @@ struct TimelineSample {
     std::int64_t batch_tokens = 0;  ///< of the step in progress
     std::int64_t prefill_tokens = 0;
     std::int64_t decode_tokens = 0;
-    std::int64_t preemptions = 0;  ///< so far
+    std::int64_t preemptions = 0;     ///< so far
+    std::int64_t reserved_slots = 0;  ///< waste shares, as Integrals has them
+    std::int64_t internal_slots = 0;
 };
 
 /// Totals over all replicas up to a multiple of the window, events at that instant not included.
@@ -67,10 +69,12 @@ struct Integrals {
     Int128 slots_token_dt = 0;           ///< waste shares of those slots: computed tokens held
     Int128 slots_reserved_dt = 0;        ///< slots their request will still fill
     Int128 slots_internal_dt = 0;        ///< held and never filled; external is the rest
+    Int128 blocks_saved_dt = 0;          ///< KvPool::saved(); where requests may have several outputs
     Int128 in_system_dt = 0;             ///< requests in the system (Little's law)
     std::array<SimDuration, 4> bound{};  ///< time by Bound; sums to replicas x run time
     SimDuration idle{};                  ///< no step in progress, summed over replicas
     SimDuration any_waiting{};           ///< time with at least one request waiting, summed over replicas
+    SimDuration head_blocking{};  ///< Engine::head_blocks_others(), summed over replicas; 0 unless asked for
     std::int64_t finished_while_waiting = 0;
     SimDuration stepping{};   ///< sum of step durations
     double recompute_ns = 0;  ///< sum of duration x recomputed tokens / total tokens
@@ -117,6 +121,8 @@ struct Outcome {
     Counters counters;
     std::int64_t usable_blocks = 0;  ///< per replica
     std::int64_t block_size = 0;
+    std::int64_t slots_per_block = 0;  ///< kvsim::slots_per_block()
+    bool may_share = false;            ///< requests may have several outputs of one prompt
     std::int64_t replicas = 1;
     SimTime first_arrival{};
     SimTime last_arrival{};

@@ -18,7 +18,7 @@ class VictimRule {
 public:
     virtual ~VictimRule() = default;
     /// Index into `running` (in admission order, not empty).
-    [[nodiscard]] virtual std::size_t pick(const Engine& engine, std::span<const Slot> running) const = 0;
+    [[nodiscard]] virtual std::size_t pick(const Engine& engine, std::span<const Slot> running) = 0;
 };
 
 /// What an admission is decided on.
@@ -50,7 +50,8 @@ public:
 class LengthPredictor {
 public:
     virtual ~LengthPredictor() = default;
-    /// >= 1. `request` has all it came with, its true length too.
+    /// `request` has all it came with, its true length too. The engine keeps what comes out between 1 and what max_model_len
+    /// leaves.
     [[nodiscard]] virtual std::int64_t predict(const LiveRequest& request) = 0;
     /// It has finished with this many outputs.
     virtual void finished(const LiveRequest& request) { static_cast<void>(request); }

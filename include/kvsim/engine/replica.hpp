@@ -34,6 +34,7 @@ struct ReplicaState {
     SimDuration step{};
     std::int64_t batch_tokens = 0;
     std::int64_t decode_rows = 0;
+    HeldSlots held{};
 };
 
 /// The prices of decode-only steps by their number of rows, each line asked for once.
@@ -98,6 +99,8 @@ public:
         if constexpr (fast) {
             if (on_step_) engine_.keep_ids();
             for (Batch& batch : batches_) batch.reserve(std::min<std::int64_t>(args.max_num_seqs, 1024));
+        } else {
+            engine_.price_by(step_time);
         }
     }
     Replica(const Replica&) = delete;
@@ -131,6 +134,17 @@ public:
             state.step = current_->duration;
             state.batch_tokens = current_->shape.tokens;
             state.decode_rows = current_->shape.decode_rows;
+        }
+        return state;
+    }
+
+    /// With the parts of the waste shares; in the fast form this takes a look at every running request.
+    [[nodiscard]] ReplicaState sampled_state() const {
+        ReplicaState state = this->state();
+        if constexpr (fast) {
+            state.held = engine_.held_apart();
+        } else {
+            state.held = engine_.held();
         }
         return state;
     }
@@ -171,6 +185,7 @@ public:
             return engine_.request(slot).id == id;
         }
     }
+    void note_head_blocking() { note_head_blocking_ = true; }
     void keep_gaps() {
         if constexpr (!fast) engine_.keep_gaps();
     }
@@ -232,15 +247,18 @@ public:
     /// Closes every integral over time at the end of the run; nothing happens afterwards.
     void settle(SimTime end) {
         set_bound(bound_, end, true);
+        set_head_blocking(false, end);
         const std::int64_t t = end.time_since_epoch().count();
         if (!flying_) integrals_.idle += end - idle_since_;
         if (waiting_) integrals_.any_waiting += end - waiting_since_;
         if (busy_) busy_dt_ += end - busy_since_;
         used_dt_ += static_cast<Int128>(used_) * t;
+        saved_dt_ += static_cast<Int128>(saved_) * t;
         reserved_dt_ += static_cast<Int128>(held_.reserved) * t;
         internal_dt_ += static_cast<Int128>(held_.internal) * t;
         const std::int64_t slots = engine_.slots_per_block();
         integrals_.blocks_used_dt += used_dt_;
+        integrals_.blocks_saved_dt += saved_dt_;
         integrals_.slots_token_dt += used_dt_ * slots - reserved_dt_ - internal_dt_;
         integrals_.slots_reserved_dt += reserved_dt_;
         integrals_.slots_internal_dt += internal_dt_;
@@ -310,6 +328,12 @@ private:
         bound_since_ = now;
     }
 
+    void set_head_blocking(bool blocks, SimTime now) {
+        if (head_blocks_) integrals_.head_blocking += now - head_blocks_since_;
+        head_blocks_ = blocks;
+        head_blocks_since_ = now;
+    }
+
     /// The state changed at `now`. The integral of a value over time is its last value times the end of the run less the sum of
     /// its changes, each times its instant; so only a change costs, and nothing between two of them.
     void account(SimTime now) {
@@ -318,7 +342,12 @@ private:
         const HeldSlots held = engine_.held();
         used_dt_ -= static_cast<Int128>(used - used_) * t;
         reserved_dt_ -= static_cast<Int128>(held.reserved - held_.reserved) * t;
-        if constexpr (!fast) internal_dt_ -= static_cast<Int128>(held.internal - held_.internal) * t;
+        if constexpr (!fast) {
+            internal_dt_ -= static_cast<Int128>(held.internal - held_.internal) * t;
+            const std::int64_t saved = engine_.saved_blocks();
+            saved_dt_ -= static_cast<Int128>(saved - saved_) * t;
+            saved_ = saved;
+        }
         used_ = used;
         held_ = held;
         if (const bool waiting = engine_.waiting_count() > 0; waiting != waiting_) {
@@ -396,6 +425,9 @@ private:
         if (waited) integrals_.finished_while_waiting += before - engine_.unfinished();
         if constexpr (!fast) counters_.swapped_tokens += batch.swapped_tokens;
         set_bound(batch.bound, now);
+        if constexpr (!fast) {
+            if (note_head_blocking_) set_head_blocking(engine_.head_blocks_others(), now);
+        }
         if (const std::int64_t lost = preempted(batch); lost > 0) {
             preemptions_ += lost;
             counters_.preemptions += lost;
@@ -484,14 +516,19 @@ private:
     bool idle_ = true;
     bool waiting_ = false;
     bool busy_ = false;
+    bool note_head_blocking_ = false;
+    bool head_blocks_ = false;
+    SimTime head_blocks_since_{};
     SimTime bound_since_{};
     SimTime idle_since_{};
     SimTime waiting_since_{};
     SimTime busy_since_{};
     SimDuration busy_dt_{};
     std::int64_t used_ = 0;
+    std::int64_t saved_ = 0;
     HeldSlots held_;
     Int128 used_dt_ = 0;
+    Int128 saved_dt_ = 0;
     Int128 reserved_dt_ = 0;
     Int128 internal_dt_ = 0;
 

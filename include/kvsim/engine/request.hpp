@@ -37,6 +37,7 @@ struct LiveRequest {
     bool ignore_eos = true;       ///< it asked to go on to the limit
     std::int64_t outputs = 0;     ///< received, of all sequences
     std::int64_t sequences = 1;
+    std::uint64_t beam_seed = 0;            ///< not 0: its sequences are the beams of a search
     std::vector<std::int64_t> output_lens;  ///< of each sequence, if they end by themselves
     std::int64_t computed = 0;              ///< tokens whose KV is scheduled or held
     std::int64_t high_water = 0;            ///< largest `computed` ever; work below it is recompute
@@ -48,6 +49,13 @@ struct LiveRequest {
     std::int64_t registered = 0;
     // Instead of `table` where the model has several (EngineArgs::kv_groups); 0 stands for a block outside the window.
     std::vector<std::vector<std::int32_t>> tables;
+    // Instead of both under contiguous KV: its slots, and the `computed` it had when it got them.
+    struct Range {
+        std::int64_t first = 0;
+        std::int64_t count = 0;
+        std::int64_t since = 0;
+    };
+    Range range;
     std::int64_t room = 0;       ///< tokens every table has a slot for
     std::int64_t next_drop = 0;  ///< `computed` from which on some table gives a block back
     std::vector<BlockKey> keys;

@@ -150,6 +150,16 @@ protected:
     /// Index in running_ of the request to preempt: PolicyArgs::victim, else the last one, under priority the least urgent of
     /// all (the first of full ties).
     [[nodiscard]] std::size_t pick_victim() const;
+    /// The head of the queue may not start for lack of a seat or of blocks: if the order lets it take the place of a running
+    /// request, the worst of those is preempted, and the step goes on. `budget` gets back the tokens of its dropped row. False:
+    /// the order does not.
+    bool displace(Batch& batch, std::int64_t& budget);
+    /// The head was displaced in this very step: it does not come back in it.
+    [[nodiscard]] bool head_was_displaced(const Batch& batch) const;
+    /// Somebody was preempted for lack of blocks, not displaced.
+    [[nodiscard]] bool ran_short(const Batch& batch) const { return batch.preempted.size() > displaced_; }
+    /// Whether the order may displace running requests at all.
+    [[nodiscard]] virtual bool may_displace() const { return true; }
     /// Preempts until `need` blocks are free for running_[index]. False: it was preempted itself. `index` follows the list;
     /// `budget` gets back the tokens of rows that were dropped.
     bool make_room(Batch& batch, std::int64_t need, std::size_t& index, std::int64_t& budget);
@@ -164,6 +174,11 @@ protected:
 
 private:
     void advance(Batch& batch);
+    [[nodiscard]] bool swaps(const LiveRequest& request, std::int64_t blocks) const;
+
+    std::int64_t cpu_free_;          // blocks for swapped requests
+    std::int64_t moved_blocks_ = 0;  // between GPU and CPU, not paid for yet
+    std::size_t displaced_ = 0;      // in this step
 
     std::vector<Slot> last_rows_;  // of the last decision, and of the one before
     std::vector<Slot> before_rows_;

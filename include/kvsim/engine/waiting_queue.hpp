@@ -11,6 +11,7 @@
 namespace kvsim {
 
 class Engine;
+class KvManager;
 
 class WaitingQueue {
 public:
@@ -24,12 +25,24 @@ public:
     virtual void pop_head() = 0;
     /// Removes a request that finished while it waited (async scheduling).
     virtual void remove(Slot slot) = 0;
+
+    // ---- what only some orders go by
+    /// The cache in which requests find their prefixes; it outlives the queue. Before anything else.
+    virtual void attach(KvManager& kv) { static_cast<void>(kv); }
+    /// A step is about to be planned.
+    virtual void begin_step() {}
     /// A request of the engine, running by now, got `tokens` in the step being planned: orders that go by service count it.
     virtual void served(Slot slot, std::int64_t tokens) {
         static_cast<void>(slot);
         static_cast<void>(tokens);
     }
-    /// Whether `waiting` should take the place of the running request. Orders that only sort the queue never do.
+    /// It received an output token; it may have been preempted with that token in flight, and wait.
+    virtual void credited(Slot slot) { static_cast<void>(slot); }
+    /// Every step counts: what the order goes by changes with service or time, or it displaces, so no step may be skipped
+    /// while somebody waits, nor any of its rows left uncounted.
+    [[nodiscard]] virtual bool follows_steps() const { return false; }
+    /// Whether `waiting` should take the place of the running request: its key is smaller. Orders that only sort the queue
+    /// never do.
     [[nodiscard]] virtual bool displaces(Slot waiting, Slot running) const {
         static_cast<void>(waiting);
         static_cast<void>(running);
@@ -40,7 +53,8 @@ public:
 };
 
 /// `requests` is the replica's table; the queue reads priorities from it and must not outlive it.
-std::unique_ptr<WaitingQueue> make_waiting_queue(QueueOrder order, const std::vector<LiveRequest>& requests);
+std::unique_ptr<WaitingQueue> make_waiting_queue(QueueOrder order, const std::vector<LiveRequest>& requests,
+                                                 PolicyArgs::Requeue requeue);
 /// PolicyArgs::order, else EngineArgs::scheduling_policy.
 std::unique_ptr<WaitingQueue> make_waiting_queue(Engine& engine);
 

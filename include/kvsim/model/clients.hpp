@@ -96,6 +96,7 @@ struct ClientLaws {
     std::optional<std::int64_t> max_concurrency;
     SimDuration jitter{};
     std::int64_t n = 1;
+    bool beam_search = false;  ///< its n > 1 outputs are beams
     std::int64_t priority = 0;
     std::string tenant;
     SimDuration timeout{};       ///< 0: none

@@ -62,6 +62,7 @@ struct EngineArgs {
     SglangArgs sglang;
     VllmV0Args v0;
     PolicyArgs policy;
+    std::uint64_t seed = 1;  ///< of the run: what pieces of the policy draw
     bool operator==(const EngineArgs&) const = default;
 
     /// The order of the waiting queue as scenarios write it.

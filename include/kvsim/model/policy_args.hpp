@@ -65,8 +65,13 @@ struct PolicyArgs {
     std::int64_t max_live_tokens = 0;  ///< tokens that running requests may hold when another is admitted; 0: no bound
     bool operator==(const PolicyArgs&) const = default;
 
+    /// KV in ranges of slots instead of blocks: the pool then counts slots (EngineArgs::block_size 1).
+    [[nodiscard]] bool contiguous() const { return kv.name.starts_with("contiguous-"); }
     /// Any of them differs from what every style has.
     [[nodiscard]] bool any() const { return !(*this == PolicyArgs{}); }
 };
+
+/// The longest range of `slots` slots that contiguous KV of that policy can give.
+std::int64_t longest_range(const PolicyArgs& policy, std::int64_t slots);
 
 }  // namespace kvsim

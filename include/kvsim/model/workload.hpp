@@ -36,6 +36,7 @@ struct Arrival {
     std::int64_t prompt_tokens = 0;  ///< >= 1
     std::int64_t output_tokens = 0;  ///< >= 1, of each output; the engine cuts it to max_model_len - prompt_tokens
     std::int64_t n = 1;              ///< outputs asked for, of output_tokens each, from the one prompt
+    std::uint64_t beam_seed = 0;     ///< not 0: the n outputs are the beams of one search, which draws from this
     std::int64_t priority = 0;       ///< lower is more urgent
     std::uint64_t output_base = 0;   ///< id of the k-th output token is output_base + k
     std::vector<TokenRun> prompt;    ///< covers prompt_tokens; empty when the workload shares nothing and ids do not matter:

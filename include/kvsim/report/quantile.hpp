@@ -8,14 +8,15 @@
 
 namespace kvsim {
 
-/// The quantiles `qs` (each in [0, 1], any order) of `column`, exact. All values >= 0 (doubles also < 2^63). 0 for an empty
-/// column. Counts into bins, then selects inside the few bins that matter: two linear passes, far below the cost of sorting.
+/// The quantiles `qs` (each in [0, 1], any order) of `column` (doubles: below 2^63), exact. 0 for an empty column. Counts into
+/// bins, then selects inside the few bins that matter: two linear passes, far below the cost of sorting; with a negative value
+/// it sorts.
 std::vector<double> quantiles(std::span<const std::int64_t> column, std::span<const double> qs);
 std::vector<double> quantiles(std::span<const double> column, std::span<const double> qs);
 
 /// The same over values that pass by twice instead of standing in a column: count() each, want() the quantiles, collect() each
 /// again, values(); then want() others, and collect() each once more. Keeps only the values of the bins that hold an order
-/// statistic, some hundredths of all.
+/// statistic, some hundredths of all. All values >= 0.
 template <class T>
 class QuantilePasses {
 public:

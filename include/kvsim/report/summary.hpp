@@ -98,7 +98,9 @@ struct Summary {
     std::optional<double> resume_hit_rate;       ///< unset without resumes or with prefix caching off
     std::optional<double> kv_usage_mean, kv_usage_peak;
     std::optional<double> kv_token_share, kv_reserved_share, kv_internal_share, kv_external_share;  ///< sum to 1
-    std::optional<double> batch_size_mean, batch_tokens_mean;                                       ///< per step with rows
+    /// Of the blocks that would be held if none were shared; unset unless requests have several outputs.
+    std::optional<double> kv_sharing_saved;
+    std::optional<double> batch_size_mean, batch_tokens_mean;  ///< per step with rows
     std::int64_t steps = 0;
     std::optional<double> bound_seats, bound_token_budget, bound_kv_blocks, bound_no_waiting;  ///< sum to 1
     std::optional<double> load;  ///< unset where nothing can be said (all at once; no completions while requests waited)

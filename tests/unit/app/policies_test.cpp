@@ -78,6 +78,19 @@ TEST_CASE("policies: table, markdown and CSV name every preset, without --preset
     CHECK(again.out == run_in(folder, {"policies", "s.yaml", "--format", "csv", "--quiet"}).out);
 }
 
+TEST_CASE("policies: differences of thousands of requests, shorter ones among them") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    const std::vector<std::string> command{"policies", "s.yaml",  "--presets", "vllm-v1,vllm-v0",       "--format",
+                                           "json",     "--quiet", "--set",     "workload.requests=3000"};
+    const Finished done = run_in(folder, command);
+    REQUIRE(done.exit == 0);
+    const Json difference = Json::parse(done.out).at("policies")[1].at("ttft_difference_ms");
+    CHECK(difference.at("requests") == 3000);
+    CHECK(difference.at("ci95")[0] < difference.at("mean"));
+    CHECK(difference.at("mean") < difference.at("ci95")[1]);
+}
+
 TEST_CASE("policies: an engine that cannot run the scenario is a row with the reason, the others run, and the exit code is 1") {
     const TemporaryFolder folder;
     folder.write("s.yaml", scenario());
@@ -177,4 +190,43 @@ TEST_CASE("memory knows every preset") {
         REQUIRE(done.exit == 0);
         CHECK(Json::parse(done.out).at("num_gpu_blocks").get<std::int64_t>() > 1000);
     }
+
+TEST_CASE("policies: fairness, waits behind the head, and latencies by class and by length") {
+    const TemporaryFolder folder;
+    // One tenant sends a prompt that needs all KV, the others small ones behind it.
+    folder.write("t.jsonl",
+                 "{\"timestamp\": 0, \"input_length\": 320, \"output_length\": 60, \"class\": \"long\", \"tenant\": \"a\"}\n"
+                 "{\"timestamp\": 1, \"input_length\": 640, \"output_length\": 20, \"class\": \"long\", \"tenant\": \"a\"}\n"
+                 "{\"timestamp\": 2, \"input_length\": 30, \"output_length\": 5, \"class\": \"chat\", \"tenant\": \"b\"}\n"
+                 "{\"timestamp\": 3, \"input_length\": 30, \"output_length\": 5, \"class\": \"chat\", \"tenant\": \"b\"}\n");
+    folder.write("s.yaml",
+                 "name: head\n"
+                 "engine: {num_gpu_blocks_override: 51, block_size: 16, max_model_len: 700, max_num_seqs: 8,\n"
+                 "  max_num_batched_tokens: 2048, async_scheduling: false}\n"
+                 "step_time: {model: constant, step: 10ms}\n"
+                 "workload: {trace: {path: t.jsonl, format: mooncake}}\n");
+    const Finished done =
+        run_in(folder, {"policies", "s.yaml", "--presets", "vllm-v1", "--format", "json", "--quiet", "--out", "p"});
+    REQUIRE(done.exit == 0);
+    const Json row = Json::parse(done.out).at("policies")[0];
+    // The second holds the queue from its arrival at 1 ms until the first has its 60 tokens at 600 ms: it needs 40 of the 30 or
+    // fewer free blocks, each of the others 2. They are held up from the first decision after they came, at 10 ms, on.
+    CHECK(row.at("head_of_line_blocking_s").get<double>() == doctest::Approx(0.59));
+    CHECK(row.at("queue_max_ms").get<double>() == doctest::Approx(599));
+    CHECK(row.at("jain_requests").get<double>() < 1);
+    CHECK(row.at("jain_tenants").is_null());  // nobody was done when the last one came
+    std::int64_t by_class = 0;
+    std::int64_t by_length = 0;
+    for (const Json& group : row.at("groups")) {
+        (group.at("kind") == "class" ? by_class : by_length) += group.at("requests").get<std::int64_t>();
+        if (group.at("group") == "chat") CHECK(group.at("requests") == 2);
+    }
+    CHECK(by_class == 4);
+    CHECK(by_length == 4);
+    CHECK(slurp(folder.path() / "p" / "groups.csv").starts_with("preset,kind,group,requests,completed,ttft_mean_ms"));
+    CHECK(slurp(folder.path() / "p" / "groups.csv").find("\nvllm-v1,class,chat,2,2,") != std::string::npos);
+
+    const Finished table = run_in(folder, {"policies", "s.yaml", "--presets", "vllm-v1,sglang", "--quiet"});
+    CHECK(table.out.find("chat: TTFT mean / p99 (ms)") != std::string::npos);
+    CHECK(table.out.find("fairness over tenants (Jain)") != std::string::npos);
 }

@@ -66,8 +66,8 @@ TEST_CASE("quantiles agree with numpy.percentile") {
 TEST_CASE("quantiles equal the sorted definition on every kind of column") {
     Stream stream{1};
     for (const std::size_t n : {3U, 100U, 2047U, 2048U, 2049U, 30'000U}) {
-        std::vector<std::int64_t> wide, ties, constant(n, 12'345'678'901), narrow, drift, huge;
-        std::vector<double> real;
+        std::vector<std::int64_t> wide, ties, constant(n, 12'345'678'901), narrow, drift, huge, signs;
+        std::vector<double> real, real_signs;
         for (std::size_t i = 0; i < n; ++i) {
             const std::uint64_t word = stream.next();
             wide.push_back(static_cast<std::int64_t>(word >> (1 + word % 60)));
@@ -76,6 +76,8 @@ TEST_CASE("quantiles equal the sorted definition on every kind of column") {
             drift.push_back(static_cast<std::int64_t>(i * 1'000'000 + word % 7'000'000));
             huge.push_back(INT64_MAX - static_cast<std::int64_t>(word % 3));
             real.push_back(static_cast<double>(word >> 11U) * 0x1p-20);
+            signs.push_back(static_cast<std::int64_t>(word % 2001) * 1'000'000 - 1'000'000'000);
+            real_signs.push_back(real.back() - 0x1p+32);
         }
         check(wide);
         check(ties);
@@ -84,6 +86,8 @@ TEST_CASE("quantiles equal the sorted definition on every kind of column") {
         check(drift);
         check(huge);
         check(real);
+        check(signs);
+        check(real_signs);
     }
 }
 

@@ -173,7 +173,7 @@ TEST_CASE("summary: the columns stand in the order of the contract") {
         for (const char* statistic : {"mean", "p50", "p90", "p95", "p99"})
             expected += std::string(metric) + "_" + statistic + "_ms_ci95,";
     }
-    expected += "queue_full,";
+    expected += "queue_full,kv_sharing_saved,";
     CHECK(names == expected);
 }
 

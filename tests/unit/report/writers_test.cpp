@@ -93,12 +93,16 @@ TEST_CASE("timeline.csv") {
     sample.prefill_tokens = 100;
     sample.decode_tokens = 5;
     sample.preemptions = 1;
+    sample.reserved_slots = 48;
+    sample.internal_slots = 16;
+    o.slots_per_block = 16;
     o.timeline = {sample, TimelineSample{}};
     write_timeline_csv(file.path, o);
     CHECK(file.text() ==
-          "t_s,replica,running,waiting,kv_blocks_used,kv_usage,step_ms,batch_tokens,prefill_tokens,decode_tokens,preemptions\n"
-          "1.5,1,7,2,33,0.33,10.25,105,100,5,1\n"
-          "0,0,0,0,0,0,0,0,0,0,0\n");
+          "t_s,replica,running,waiting,kv_blocks_used,kv_usage,step_ms,batch_tokens,prefill_tokens,decode_tokens,preemptions,"
+          "kv_token_share,kv_reserved_share,kv_internal_share,kv_external_share\n"
+          "1.5,1,7,2,33,0.33,10.25,105,100,5,1,0.29,0.03,0.01,0.67\n"
+          "0,0,0,0,0,0,0,0,0,0,0,0,0,0,1\n");
 }
 
 TEST_CASE("summary.csv: header, a row per run, quoting") {
