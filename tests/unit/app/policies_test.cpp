@@ -182,7 +182,8 @@ TEST_CASE("a preset without recorded decisions says so, and names what it was mo
 TEST_CASE("memory knows every preset") {
     const TemporaryFolder folder;
     const Finished listed = run_in(folder, {"list", "presets"});
-    for (const std::string preset : {"sarathi", "trtllm-no-evict", "trtllm-max-utilization", "lightllm"}) {
+    for (const std::string preset : {"static", "orca-max", "orca-pow2", "orca-oracle", "fastserve", "vtc", "sarathi",
+                                     "trtllm-no-evict", "trtllm-max-utilization", "lightllm"}) {
         CAPTURE(preset);
         CHECK(listed.out.find(preset) != std::string::npos);
         const Finished done =
@@ -190,6 +191,7 @@ TEST_CASE("memory knows every preset") {
         REQUIRE(done.exit == 0);
         CHECK(Json::parse(done.out).at("num_gpu_blocks").get<std::int64_t>() > 1000);
     }
+}
 
 TEST_CASE("policies: fairness, waits behind the head, and latencies by class and by length") {
     const TemporaryFolder folder;
