@@ -173,6 +173,7 @@ constexpr std::array<Preset, 14> preset_table{
       .async_scheduling = false,
       .scheduler_reserve_full_isl = false,
       .admission = "past-future",
+      .length_predictor = "history",
       .block_size = 1}}};
 
 constexpr std::array<std::string_view, 0> planned_table{};
@@ -399,6 +400,11 @@ void resolve_swap(const config::EngineConfig& given, const Preset& preset, Deplo
         settings.deviate("num_cpu_blocks_override", text_of(v0.num_cpu_blocks), "derived");
     } else if (d.budget.block_bytes > 0) {
         v0.num_cpu_blocks = space / d.budget.block_bytes;
+    }
+    // A preset's own swapping needs no more of the user than the preset does.
+    if (moves && v0.num_cpu_blocks == 0 && d.budget.block_bytes == 0 && !given.preemption && !given.num_cpu_blocks_override) {
+        v0.num_cpu_blocks = d.engine.num_gpu_blocks;
+        d.warnings.push_back("without a model the size of a block is not known: as many are taken for the CPU as for the GPU");
     }
     const bool swaps = moves || v0.preemption == VllmV0Args::Preemption::swap || v0.release == VllmV0Args::Release::v0_6_3;
     if (swaps && v0.num_cpu_blocks == 0 && d.budget.block_bytes == 0 && !given.num_cpu_blocks_override) {
