@@ -484,7 +484,7 @@ private:
     /// Where nobody may lose blocks, who could not hold all its own is refused too.
     [[nodiscard]] bool fits_to_its_end(const Arrival& arrival) const {
         const EngineArgs& args = options_.engine;
-        if (!args.guarantees_room() || args.policy.kv) return true;
+        if (!args.guarantees_room() || args.policy.contiguous()) return true;
         const std::int64_t outputs = std::min(arrival.output_tokens, args.output_limit(arrival.prompt_tokens));
         const auto kept = static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)));
         return admission_blocks(args, args.longest_final(arrival.prompt_tokens, outputs)) <= out_.usable_blocks - kept;

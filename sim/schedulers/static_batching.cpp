@@ -54,8 +54,10 @@ private:
                     ++i;
                     continue;
                 }
-                engine_.idle(batch, row.slot);
+                const Slot slot = row.slot;
+                engine_.idle(batch, slot);
                 drop_row(batch, i);
+                engine_.account(slot);
             }
         }
         closed_by_ = batch.bound == Bound::kv_blocks ? Bound::kv_blocks : Bound::seats;

@@ -72,7 +72,8 @@ NaivePolicy::Piece random_order(Random& random, std::int64_t unit) {
         p.params["input_weight"] = random.any_of<std::string>({"0.5", "1", "2"});
         p.params["output_weight"] = random.any_of<std::string>({"0.25", "1", "3"});
     }
-    if (p.name == "vtc" && random.percent(50)) p.params["weights"] = random.any_of<std::string>({"{a: 2}", "{b: 0.5}", "{chat: 3}"});
+    if (p.name == "vtc" && random.percent(50))
+        p.params["weights"] = random.any_of<std::string>({"{a: 2}", "{b: 0.5}", "{chat: 3}"});
     return p;
 }
 
@@ -99,6 +100,7 @@ Composed random_composed(std::uint64_t seed) {
     EngineArgs& args = options.engine;
     NaivePolicy& policy = c.policy;
     args.kv_groups.clear();
+    if (c.scenario.arrivals.size() > 20) c.scenario.arrivals.resize(20);
     args.scheduling_policy = QueueOrder::fcfs;
     policy.seed = seed;
     const auto unit = std::max<std::int64_t>(2, static_cast<std::int64_t>(c.scenario.step_time.c0));
@@ -264,9 +266,7 @@ void give_policy(Composed& c) {
         }
     }
     args.batching = policy.style;
-    [&](auto& a) {
-        if constexpr (requires { a.seed; }) a.seed = policy.seed;
-    }(args);
+    args.seed = policy.seed;
     Deployment deployment;
     deployment.engine = args;
     PolicyArgs& out = args.policy;
@@ -289,10 +289,8 @@ void give_policy(Composed& c) {
                                                       : PolicyArgs::Preemption::recompute;
     out.requeue = policy.requeue == "back" ? PolicyArgs::Requeue::back : PolicyArgs::Requeue::front;
     out.max_live_tokens = policy.max_live_tokens;
-    [&](auto& o) {
-        if constexpr (requires { o.decodes_between; }) o.decodes_between = policy.wait_tokens;
-        if constexpr (requires { o.equal_progress; }) o.equal_progress = policy.context_chunking == "equal_progress";
-    }(out);
+    out.decodes_between = policy.wait_tokens;
+    out.equal_progress = policy.context_chunking == "equal_progress";
 }
 
 Run naive_run(const Composed& c, NaiveTrail& trail, PolicyMutation mutation, std::int64_t max_steps) {
@@ -337,11 +335,9 @@ std::string broken_invariant(const Composed& c, const Run& run) {
     }
     if (run.refused || run.endless) return "";
     std::int64_t unfinished = 0;
-    std::int64_t outputs = 0;
     for (std::size_t i = 0; i < run.outcome.requests.size(); ++i) {
         const RequestRecord& record = run.outcome.requests[i];
         unfinished += record.finish == FinishReason::unfinished ? 1 : 0;
-        outputs += record.output_tokens;
         const Arrival& a = c.scenario.arrivals[i];
         if (record.finish == FinishReason::length &&
             record.output_tokens != std::min(a.output_tokens, args.max_model_len - a.prompt_tokens))
@@ -351,27 +347,67 @@ std::string broken_invariant(const Composed& c, const Run& run) {
         return "requests are not conserved";
     const Integrals& sums = run.outcome.integrals;
     if (sums.slots_token_dt < 0 || sums.slots_reserved_dt < 0 || sums.slots_internal_dt < 0 ||
-        sums.slots_token_dt + sums.slots_reserved_dt + sums.slots_internal_dt > sums.slots_busy_dt + 0)
+        sums.slots_token_dt + sums.slots_reserved_dt + sums.slots_internal_dt > sums.slots_busy_dt)
         return "the waste shares are more than the slots";
     return "";
 }
 
+constexpr std::uint64_t default_scenarios = 600;
+
+constexpr const char* must_be_reached[] = {
+    // Pieces.
+    "style vllm-v1", "style static", "style iteration", "style decode-first", "style no-evict", "style max-utilization",
+    "style past-future", "order fcfs", "order priority", "order priority aging", "order sjf", "order ljf", "order srpt",
+    "order edf", "order slo-slack", "order mlfq", "order vtc", "order lpm", "order dfs-weight", "order random",
+    "victim by last", "victim by lowest-priority", "victim by latest-deadline", "victim by most-blocks",
+    "victim by least-progress", "victim by longest-remaining", "victim by random", "refused by full-input",
+    "refused by expected", "refused by past-future", "refused by no-evict", "refused by max-utilization", "predictor oracle",
+    "predictor constant", "predictor class-mean", "predictor noisy", "predictor bucket", "predictor history", "predictor max",
+    "kv paged", "kv paged lru", "kv paged lfu", "kv paged fifo", "kv paged session-ttl", "kv radix lru", "kv radix lfu",
+    "kv radix fifo", "kv radix session-ttl", "kv contiguous-max", "kv contiguous-pow2", "kv contiguous-exact",
+    "preemption recompute", "preemption swap", "preemption cheaper",
+    // Events.
+    "shortage", "row dropped", "recompute", "max_live_tokens", "prefix hit", "swapped out", "swapped in", "CPU full",
+    "swap is cheaper", "recompute is cheaper", "displaced", "the displaced stands at the head", "a level down", "promoted",
+    "counter lifted", "class mean", "history", "wrong bucket", "branches of the prefix tree", "idle row", "prompt step",
+    "prompts wait for decodes", "equal progress", "equal progress lacks blocks", "a whole prompt waits for the budget",
+    "moved to a longer range", "no range, though enough is free", "evicted", "evicted before others that were used earlier",
+    "expired", "given back for a cached one"};
+
+void note_pieces(const NaivePolicy& policy, NaiveTrail& trail) {
+    ++trail.times["style " + policy.style];
+    ++trail.times["order " + policy.order.name + (policy.order.params.count("aging") > 0 ? " aging" : "")];
+    ++trail.times["predictor " + policy.predictor.name];
+    const auto eviction = policy.kv.params.find("eviction");
+    ++trail.times["kv " + policy.kv.name + (eviction == policy.kv.params.end() ? "" : " " + eviction->second)];
+    ++trail.times["preemption " + policy.preemption];
+}
+
 TEST_CASE("oracle: composed policies decide as their naive form on random scenarios") {
     const std::uint64_t first = from_environment("KVSIM_ORACLE_SEED", 0);
-    const std::uint64_t count = from_environment("KVSIM_ORACLE_SCENARIOS", 400);
+    const std::uint64_t count = from_environment("KVSIM_ORACLE_SCENARIOS", default_scenarios);
     const bool all = std::getenv("KVSIM_ORACLE_ALL") != nullptr;
     std::uint64_t differing = 0;
     NaiveTrail trail;
     std::map<std::string, int> by_piece;
+    std::uint64_t livelocks = 0;
     for (std::uint64_t seed = first; seed < first + count && (all || differing < 5); ++seed) {
         Composed c = random_composed(seed);
         give_policy(c);
+        note_pieces(c.policy, trail);
         INFO(c.policy.describe());
         INFO(describe(c.scenario));
         std::string difference;
         try {
-            const Run naive = naive_run(c, trail, PolicyMutation::none, 6'000);
-            const Run product = run(c.scenario, simulate);
+            Run naive = naive_run(c, trail, PolicyMutation::none, 2'000);
+            Run product = run(c.scenario, simulate, 2'000);
+            if (naive.endless && !product.endless && !product.outcome.stall_report.empty()) {
+                // It tells a livelock from progress and ends; up to there they agree.
+                ++livelocks;
+                product.endless = true;
+                for (auto& [replica, records] : naive.steps)
+                    records.resize(std::min(records.size(), product.steps[replica].size()));
+            }
             difference = first_difference(naive, product);
             if (difference.empty()) difference = broken_invariant(c, product);
             if (difference.empty() && !naive.endless) {
@@ -382,6 +418,7 @@ TEST_CASE("oracle: composed policies decide as their naive form on random scenar
         if (!difference.empty()) {
             ++differing;
             if (all) {
+                MESSAGE(seed << ": " << c.policy.describe() << "\n" << difference.substr(0, 1500));
                 for (const std::string& piece :
                      {c.policy.style, c.policy.order.name, "victim " + c.policy.victim.name,
                       "admission " + c.policy.admission.name, c.policy.predictor.name, c.policy.kv.name, c.policy.preemption})
@@ -391,11 +428,18 @@ TEST_CASE("oracle: composed policies decide as their naive form on random scenar
         }
         CHECK_MESSAGE(difference.empty(), difference);
     }
-    std::string reached;
-    for (const auto& [what, times] : trail.times) reached += fmt::format("{}: {}; ", what, times);
-    MESSAGE(reached);
+    if (all) {
+        std::string reached;
+        for (const auto& [what, times] : trail.times) reached += fmt::format("{}: {}; ", what, times);
+        MESSAGE(reached);
+    }
+    // A rule that no scenario reaches is not tested.
+    for (const char* what : must_be_reached) {
+        if (count >= default_scenarios) CHECK_MESSAGE(trail.times[what] > 0, "never: " << what);
+    }
     for (const auto& [what, times] : by_piece) MESSAGE(what << " differs " << times);
     CHECK(differing == 0);
+    CHECK(livelocks * 20 <= count);
 }
 
 TEST_CASE("oracle: no rule of the composed policies can be changed unnoticed") {
