@@ -101,17 +101,6 @@ Outcome run_one(const Prepared& p, std::int64_t seed, const RunOptions& run) {
     return outcome;
 }
 
-/// From the same requests offered all at once, with pieces of their own.
-std::optional<double> capacity_of(const Prepared& p, std::int64_t seed) {
-    const Pieces pieces = fresh_pieces(p, static_cast<std::uint64_t>(seed));
-    if (pieces.workload->closed_loop()) return std::nullopt;  // its requests follow from answers
-    SimulationOptions options = p.options;
-    options.engine.seed = static_cast<std::uint64_t>(seed);
-    const std::optional<double> rate = saturated_rate(options, *p.step_time, *pieces.router, *pieces.workload);
-    throw_if_stopped();
-    return rate;
-}
-
 /// Where the step-time model is known to be wrong; the summary says itself that a run is saturated or overloaded.
 void add_accuracy_warnings(const Prepared& p, Summary& summary) {
     const std::string& tier = p.info.step_time_model;
@@ -174,11 +163,21 @@ void resolve_measured(const Prepared& p, std::uint64_t seed, SimulationOptions& 
     }
 }
 
+std::optional<double> capacity_of(const Prepared& p, std::int64_t seed) {
+    const Pieces pieces = fresh_pieces(p, static_cast<std::uint64_t>(seed));
+    if (pieces.workload->closed_loop()) return std::nullopt;  // its requests follow from answers
+    SimulationOptions options = p.options;
+    options.engine.seed = static_cast<std::uint64_t>(seed);
+    const std::optional<double> rate = saturated_rate(options, *p.step_time, *pieces.router, *pieces.workload);
+    throw_if_stopped();
+    return rate;
+}
+
 Run run_seed(const Prepared& p, std::int64_t seed, const RunOptions& options) {
     Run run{p.info, run_one(p, seed, options), {}};  // an Outcome that is overwritten costs half a megabyte of zeros
     run.info.seed = seed;
     const std::vector<std::string> notes = p.step_time->notes();  // before the runs that find the capacity
-    run.info.capacity_req_s = capacity_of(p, seed);
+    run.info.capacity_req_s = options.capacity ? *options.capacity : capacity_of(p, seed);
     run.summary = summarize(run.info, run.outcome);
     add_accuracy_warnings(p, run.summary);
     for (const std::string& note : notes) run.summary.warnings.push_back("accuracy: " + note);

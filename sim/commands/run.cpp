@@ -12,12 +12,12 @@
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/experiment.hpp"
+#include "kvsim/app/gate_output.hpp"
 #include "kvsim/app/output_folder.hpp"
 #include "kvsim/app/prepare.hpp"
 #include "kvsim/app/process.hpp"
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/file.hpp"
-#include "kvsim/report/assertion.hpp"
 #include "kvsim/report/render.hpp"
 #include "kvsim/report/replications.hpp"
 #include "kvsim/report/windows.hpp"
@@ -37,18 +37,19 @@ const Usage& usage() {
         "kvsim SCENARIO.yaml... [options]",
         "Simulates each scenario, prints its summary and writes summary.csv, requests.csv, timeline.csv and summary.json.\n"
         "Every scenario is validated before the first one runs.",
-        {{"set", "KEY.PATH=VALUE", "change a key of the scenario: --set engine.max_num_seqs=64", true},
-         {"overlay", "FILE.yaml", "lay this file's keys over the scenario, as kvsim calibrate writes it", true},
-         {"seed", "N", "the same as --set seed=N"},
-         {"out", "DIR", "where the files go (results/NAME); with several scenarios DIR/NAME/ and DIR/summary.csv"},
-         {"format", "FORMAT", "what is printed: table, vllm, json, csv or markdown (table)"},
-         {"assert", "'METRIC OP VALUE'", "exit 1 unless it holds: 'ttft_p99 <= 2s', 'preemptions == 0'", true},
-         {"steps", "FILE", "log every engine step as a JSON line"},
-         {"replications", "N",
-          "run under the seeds S ... S+N-1: replications.csv, and means with 95 % intervals in summary.csv"},
-         {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
-         {"quiet", "", "print nothing but errors and failed assertions"},
-         {"log-level", "LEVEL", "trace, debug, info, warn, error or off, on standard error (warn)"}},
+        with_gate_options(
+            {{"set", "KEY.PATH=VALUE", "change a key of the scenario: --set engine.max_num_seqs=64", true},
+             {"overlay", "FILE.yaml", "lay this file's keys over the scenario, as kvsim calibrate writes it", true},
+             {"seed", "N", "the same as --set seed=N"},
+             {"out", "DIR", "where the files go (results/NAME); with several scenarios DIR/NAME/ and DIR/summary.csv"},
+             {"format", "FORMAT", "what is printed: table, vllm, json, csv or markdown (table)"},
+             {"assert", "EXPRESSION", "exit 1 unless it holds: 'ttft_p99 <= 2s and class(chat).preemptions == 0'", true},
+             {"steps", "FILE", "log every engine step as a JSON line"},
+             {"replications", "N",
+              "run under the seeds S ... S+N-1: replications.csv, and means with 95 % intervals in summary.csv"},
+             {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
+             {"quiet", "", "print nothing but errors and failed assertions"},
+             {"log-level", "LEVEL", "trace, debug, info, warn, error or off, on standard error (warn)"}}),
         "a scenario file",
         1,
         static_cast<std::size_t>(-1)};
@@ -132,17 +133,21 @@ int run_command(const std::vector<std::string>& args) {
     const std::string level = given->choice("log-level", log_levels);
     set_log_level(quiet && !given->has("log-level") ? "error" : level);
     const Format format = parse_format(given->choice("format", formats));
-    std::vector<Assertion> assertions;
-    for (const std::string& text : given->all("assert")) assertions.push_back(parse_assertion(text));
+    const std::vector<Assertion> assertions = parse_assertions(*given);
     std::vector<std::string> sets = given->all("set");
     if (const auto seed = given->text("seed")) sets.push_back("seed=" + *seed);
 
     const std::vector<Prepared> all = prepare_all(files, sets, given->text("catalog").value_or(""), given->all("overlay"));
     check_names(all);
+    for (const Prepared& p : all) check_classes(assertions, p);
+    const GateOutput gates(*given);
     const std::vector<OutputFolder> folders = make_folders(all, given->text("out"));
 
     std::string rows;
     int code = exit_done;
+    GateReport report;
+    report.title = "kvsim run";
+    std::vector<BenchmarkFigure> figures;
     for (std::size_t i = 0; i < all.size(); ++i) {
         const Prepared& p = all[i];
         const fs::path& folder = folders[several ? i + 1 : i].path();
@@ -172,13 +177,20 @@ int run_command(const std::vector<std::string>& args) {
             if (replications && format != Format::vllm) print("\n" + render_replications(format, runs));
         }
         flush_output();
-        const std::vector<ReplicatedColumn> means = replications ? replicated(runs) : std::vector<ReplicatedColumn>();
+        check_classes(assertions, p, runs);
+        report.cases.push_back(
+            {p.scenario.name, "run", GateCase::Status::passed, "completed " + std::to_string(summary.completed)});
         for (const Assertion& assertion : assertions) {
-            const AssertionResult result =
-                replications ? evaluate(assertion, replicated_cell(means, *assertion.column)) : evaluate(assertion, summary);
+            const AssertionResult result = replications ? evaluate(assertion, runs) : evaluate(assertion, summary);
             if (!result.passed) code = exit_gate_failed;
+            report.cases.push_back({p.scenario.name, assertion.text,
+                                    result.passed ? GateCase::Status::passed : GateCase::Status::failed, result.message});
             if (result.passed && quiet) continue;
             std::fprintf(stderr, "%s%s\n", several ? (p.scenario.name + ": ").c_str() : "", result.message.c_str());
+        }
+        if (gates.wants_benchmark()) {
+            const std::vector<BenchmarkFigure> own = benchmark_figures(p.scenario.name, runs);
+            figures.insert(figures.end(), own.begin(), own.end());
         }
         log_info("written to " + folder.string());
     }
@@ -187,6 +199,7 @@ int run_command(const std::vector<std::string>& args) {
         file.write((replications ? replicated_csv_header() : summary_csv_header()) + rows);
         file.commit();
     }
+    if (gates.wanted()) gates.write(report, figures);
     return code;
 }
 

@@ -15,6 +15,7 @@
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/csv_table.hpp"
 #include "kvsim/app/experiment.hpp"
+#include "kvsim/app/gate_output.hpp"
 #include "kvsim/app/process.hpp"
 #include "kvsim/app/sweep_files.hpp"
 #include "kvsim/base/check.hpp"
@@ -22,6 +23,7 @@
 #include "kvsim/base/parallel.hpp"
 #include "kvsim/base/text.hpp"
 #include "kvsim/engine/simulation.hpp"
+#include "kvsim/report/comparison.hpp"
 #include "kvsim/report/output_analysis.hpp"
 #include "kvsim/report/text_table.hpp"
 #include "kvsim/report/writers.hpp"
@@ -34,6 +36,8 @@ using Clock = std::chrono::steady_clock;
 
 /// Larger sweeps are not shown as a table.
 constexpr std::int64_t most_shown = 60;
+/// Further failed assertions are only counted.
+constexpr std::int64_t most_said = 20;
 
 const Usage& usage() {
     static const Usage sweep{
@@ -42,21 +46,23 @@ const Usage& usage() {
         "Runs every point of a grid, under the same requests, and writes DIR/sweep.csv: a column for each varied key, then "
         "those\n"
         "of summary.csv. A point that fails has its reason in the column `error`; the others run on, and the exit code is 1.",
-        {{"vary", "KEY=V1,V2,...", "one axis of the grid; the first given varies slowest", true},
-         {"set", "KEY.PATH=VALUE", "change a key at every point", true},
-         {"overlay", "FILE.yaml", "lay this file's keys over the scenario at every point", true},
-         {"repeat", "N", "run every point under the seeds S ... S+N-1"},
-         {"seed", "N", "S, instead of the scenario's"},
-         {"jobs", "N", "threads (all of the machine's)", false, 'j'},
-         {"out", "DIR", "where the files go (results/NAME-sweep)"},
-         {"shard", "I/N", "only the runs with number mod N = I; auto: from the batch system's variables"},
-         {"shards", "N", "how many shards there are, where the batch system does not tell"},
-         {"resume", "", "keep the finished runs of this sweep in DIR"},
-         {"aggregate", "", "also write DIR/aggregate.csv: mean and 95 % interval over the seeds"},
-         {"dry-run", "", "print the points, run nothing"},
-         {"yes", "", "more than 100000 runs are meant"},
-         {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
-         {"quiet", "", "print nothing but errors"}},
+        with_gate_options(
+            {{"vary", "KEY=V1,V2,...", "one axis of the grid; the first given varies slowest", true},
+             {"set", "KEY.PATH=VALUE", "change a key at every point", true},
+             {"overlay", "FILE.yaml", "lay this file's keys over the scenario at every point", true},
+             {"repeat", "N", "run every point under the seeds S ... S+N-1"},
+             {"seed", "N", "S, instead of the scenario's"},
+             {"jobs", "N", "threads (all of the machine's)", false, 'j'},
+             {"out", "DIR", "where the files go (results/NAME-sweep)"},
+             {"shard", "I/N", "only the runs with number mod N = I; auto: from the batch system's variables"},
+             {"shards", "N", "how many shards there are, where the batch system does not tell"},
+             {"resume", "", "keep the finished runs of this sweep in DIR"},
+             {"aggregate", "", "also write DIR/aggregate.csv: mean and 95 % interval over the seeds"},
+             {"assert", "EXPRESSION", "exit 1 unless it holds in every run: 'ttft_p99 <= 2s and preemptions == 0'", true},
+             {"dry-run", "", "print the points, run nothing"},
+             {"yes", "", "more than 100000 runs are meant"},
+             {"catalog", "DIR", "own models.yaml and gpus.yaml, asked before the shipped ones"},
+             {"quiet", "", "print nothing but errors and failed assertions"}}),
         "a scenario or sweep file",
         1,
         1};
@@ -69,10 +75,7 @@ std::string first_line(const std::string& text) {
 
 std::string label_of(const SweepPlan& plan, std::int64_t row) {
     const auto seeds = static_cast<std::int64_t>(plan.seeds.size());
-    const std::vector<std::string> keys = plan.keys();
-    const std::vector<std::string> values = plan.values(row / seeds);
-    std::string out;
-    for (std::size_t k = 0; k < keys.size(); ++k) out += (k > 0 ? " " : "") + keys[k] + "=" + values[k];
+    std::string out = plan.label(row / seeds);
     if (seeds > 1) out += " seed=" + std::to_string(plan.seeds[static_cast<std::size_t>(row % seeds)]);
     return out;
 }
@@ -82,9 +85,10 @@ struct RowText {
     std::string line;
     std::string remark;
     bool failed = false;
+    std::vector<Cell> by_class;  ///< what the assertions ask of classes, which has no column, in their order
 };
 
-RowText run_row(const SweepPlan& plan, std::int64_t row) {
+RowText run_row(const SweepPlan& plan, std::int64_t row, std::span<const Assertion> assertions) {
     const auto seeds = static_cast<std::int64_t>(plan.seeds.size());
     const std::int64_t point = row / seeds;
     const std::int64_t seed = plan.seeds[static_cast<std::size_t>(row % seeds)];
@@ -106,6 +110,11 @@ RowText run_row(const SweepPlan& plan, std::int64_t row) {
         cells = summary_csv_row(run.summary);
         cells.pop_back();
         const Summary& s = run.summary;
+        for (const Assertion& assertion : assertions) {
+            for (const Assertion::Comparison& c : assertion.comparisons) {
+                if (c.class_column != nullptr) out.by_class.push_back(c.of(s));
+            }
+        }
         out.remark =
             fmt::format("{:.4g} req/s, ttft p99 {:.4g} ms, {}", s.request_throughput_req_s.value_or(0), s.ttft.p99, s.verdict);
     } catch (const UserError& e) {
@@ -283,6 +292,93 @@ std::int64_t failed_rows(std::string_view text) {
     return out;
 }
 
+/// What the assertions say of each row, and what else a gate reports. `by_class` by row, with those of runs that were finished
+/// before.
+class SweepGate {
+public:
+    SweepGate(const SweepPlan& plan, const CsvTable& table, std::span<const Assertion> assertions)
+        : plan_(plan), table_(table) {
+        report_.title = "kvsim sweep " + plan.scenario.filename().string();
+        for (const Assertion& assertion : assertions) assertions_.push_back(&assertion);
+    }
+
+    void judge(std::size_t i, std::int64_t row, const std::vector<Cell>& by_class) {
+        const CsvTable::Row& cells = table_.rows()[i];
+        std::string label = label_of(plan_, row);
+        if (label.empty()) label = plan_.scenario.stem().string();
+        const std::string failure = table_.text(cells, "error");
+        report_.cases.push_back({label, "run", failure.empty() ? GateCase::Status::passed : GateCase::Status::failed, failure});
+        std::size_t next = 0;
+        for (const Assertion* assertion : assertions_) {
+            if (!failure.empty()) {
+                report_.cases.push_back({label, assertion->text, GateCase::Status::skipped, "the run failed"});
+                continue;
+            }
+            const AssertionResult result = evaluate(*assertion, [&](const Assertion::Comparison& c) -> Cell {
+                return c.column != nullptr ? cell(cells, *c.column) : by_class[next++];
+            });
+            report_.cases.push_back(
+                {label, assertion->text, result.passed ? GateCase::Status::passed : GateCase::Status::failed, result.message});
+            if (result.passed || ++failed_ > most_said) continue;
+            std::fprintf(stderr, "%s: %s\n", label.c_str(), result.message.c_str());
+        }
+    }
+
+    /// Over the seeds of each point, as far as they are among the rows.
+    [[nodiscard]] std::vector<BenchmarkFigure> benchmark(std::span<const std::int64_t> rows) const {
+        const auto seeds = static_cast<std::int64_t>(plan_.seeds.size());
+        std::vector<BenchmarkFigure> out;
+        for (std::size_t first = 0; first < rows.size();) {
+            const std::int64_t point = rows[first] / seeds;
+            std::size_t last = first;
+            while (last < rows.size() && rows[last] / seeds == point) ++last;
+            std::string name = plan_.scenario.stem().string();
+            const std::vector<std::string> keys = plan_.keys();
+            const std::vector<std::string> values = plan_.values(point);
+            for (std::size_t k = 0; k < keys.size(); ++k) name += " " + keys[k] + "=" + values[k];
+            for (const std::string_view metric : usual_metrics()) {
+                const Column* const column = find_summary_column(metric);
+                if (column == nullptr || column->unit == Unit::text) continue;
+                std::vector<double> figures;
+                for (std::size_t i = first; i < last; ++i) {
+                    if (const auto value = table_.number(table_.rows()[i], column->name)) figures.push_back(*value);
+                }
+                if (!figures.empty()) out.push_back(benchmark_figure(name, *column, figures));
+            }
+            first = last;
+        }
+        return out;
+    }
+
+    [[nodiscard]] std::int64_t failed() const { return failed_; }
+    [[nodiscard]] const GateReport& report() const { return report_; }
+
+private:
+    [[nodiscard]] Cell cell(const CsvTable::Row& cells, const Column& column) const {
+        if (column.unit == Unit::text) {
+            std::string text = table_.text(cells, column.name);
+            return text.empty() ? Cell{} : Cell{std::move(text)};
+        }
+        const std::optional<double> value = table_.number(cells, column.name);
+        return value ? Cell{*value} : Cell{};
+    }
+
+    const SweepPlan& plan_;
+    const CsvTable& table_;
+    std::vector<const Assertion*> assertions_;
+    GateReport report_;
+    std::int64_t failed_ = 0;
+};
+
+/// Before anything runs: a class that no scenario of the sweep has is a mistake.
+void check_classes_of(const SweepPlan& plan, std::span<const Assertion> assertions) {
+    if (std::none_of(assertions.begin(), assertions.end(), [](const Assertion& a) { return a.asks_classes(); })) return;
+    const SweepPlan::Assignment assignment = plan.assignment(0);
+    config::Diagnostics diagnostics;
+    const Prepared p = prepare(plan.scenario, assignment.sets, diagnostics, plan.catalog, assignment.overlays);
+    if (diagnostics.ok()) check_classes(assertions, p);
+}
+
 void write_file(const fs::path& path, std::string_view text) {
     AtomicFile file(path);
     file.write(text);
@@ -310,7 +406,9 @@ int sweep_command(const std::vector<std::string>& args) {
     Shard shard;
     if (const auto text = given->text("shard")) shard = parse_shard(*text, shards);
     if (given->has("aggregate") && shard.count > 1) throw UserError("error: --aggregate needs the whole sweep, not a shard");
+    const std::vector<Assertion> assertions = parse_assertions(*given);
     const SweepPlan plan = plan_sweep(request);
+    check_classes_of(plan, assertions);
 
     std::vector<std::int64_t> rows;
     for (std::int64_t row = shard.index; row < plan.rows(); row += shard.count) rows.push_back(row);
@@ -323,7 +421,9 @@ int sweep_command(const std::vector<std::string>& args) {
 
     const std::string out = given->text("out").value_or("results/" + request.file.stem().string() + "-sweep");
     if (out.empty()) throw UserError("error: --out must name a folder");
+    const GateOutput gates(*given);
     const SweepFolder folder(out, plan, shard, given->has("resume"));
+    const auto index_of = [&shard](std::int64_t row) { return static_cast<std::size_t>((row - shard.index) / shard.count); };
     std::vector<std::int64_t> todo;
     if (!folder.done()) {
         for (const std::int64_t row : rows) {
@@ -335,30 +435,50 @@ int sweep_command(const std::vector<std::string>& args) {
               " runs were finished before\n");
         flush_output();
     }
+    const bool asks_classes =
+        std::any_of(assertions.begin(), assertions.end(), [](const Assertion& a) { return a.asks_classes(); });
+    std::vector<std::vector<Cell>> by_class(asks_classes ? rows.size() : 0);
     SweepProgress progress(static_cast<std::int64_t>(todo.size()), quiet);
     for_each_index(todo.size(), jobs, [&](std::size_t i) {
         throw_if_stopped();
         const std::int64_t row = todo[i];
-        const RowText text = run_row(plan, row);
+        RowText text = run_row(plan, row, assertions);
         folder.add(row, text.line);
         progress.done(label_of(plan, row), text);
+        if (asks_classes) by_class[index_of(row)] = std::move(text.by_class);
     });
     progress.close();
     folder.finish(rows);
+    if (asks_classes && todo.size() < rows.size()) {  // what was finished before left no class's figures: once more
+        for_each_index(rows.size(), jobs, [&](std::size_t i) {
+            throw_if_stopped();
+            if (by_class[i].empty()) by_class[i] = run_row(plan, rows[i], assertions).by_class;
+        });
+    }
 
     const std::string text = read_file(folder.result());
     const std::int64_t failed = failed_rows(text);
     const bool show = !quiet && static_cast<std::int64_t>(rows.size()) <= most_shown;
-    if (given->has("aggregate") || show) {  // the cells of a large sweep take much more memory than its text
+    std::int64_t broken = 0;  // assertions
+    if (given->has("aggregate") || show || !assertions.empty() ||
+        gates.wanted()) {  // the cells of a large sweep take much more memory than its text
         const CsvTable table(folder.result().string(), text);
         if (given->has("aggregate")) write_file(fs::path(out) / "aggregate.csv", aggregate(plan, table));
         if (show) print(shown(plan, table) + "\n");
+        flush_output();
+        SweepGate gate(plan, table, assertions);
+        for (std::size_t i = 0; i < rows.size(); ++i) gate.judge(i, rows[i], asks_classes ? by_class[i] : std::vector<Cell>());
+        broken = gate.failed();
+        if (broken > most_said) std::fprintf(stderr, "... and %lld more\n", static_cast<long long>(broken - most_said));
+        if (gates.wanted())
+            gates.write(gate.report(), gates.wants_benchmark() ? gate.benchmark(rows) : std::vector<BenchmarkFigure>());
     }
     if (!quiet) {
         print(std::to_string(rows.size()) + " runs in " + folder.result().string() +
-              (failed > 0 ? ", " + std::to_string(failed) + " failed" : "") + "\n");
+              (failed > 0 ? ", " + std::to_string(failed) + " failed" : "") +
+              (broken > 0 ? ", " + std::to_string(broken) + " assertions do not hold" : "") + "\n");
     }
-    return failed > 0 ? exit_gate_failed : exit_done;
+    return failed > 0 || broken > 0 ? exit_gate_failed : exit_done;
 }
 
 int merge_command(const std::vector<std::string>& args) {

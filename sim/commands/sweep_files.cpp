@@ -169,12 +169,20 @@ void write_whole(const fs::path& path, std::string_view text) {
 
 }  // namespace
 
+std::vector<std::string> key_columns(const SweepPlan& plan) {
+    std::vector<std::string> out = plan.keys();
+    for (std::string& key : out) {
+        const auto columns = summary_columns();
+        if (std::any_of(columns.begin(), columns.end(), [&key](const Column& c) { return c.name == key; }))
+            key.insert(0, "varied.");
+    }
+    return out;
+}
+
 std::string sweep_header(const SweepPlan& plan) {
     std::string out = "point,";
-    for (const std::string& key : plan.keys()) {
-        const auto columns = summary_columns();
-        const bool taken = std::any_of(columns.begin(), columns.end(), [&key](const Column& c) { return c.name == key; });
-        append_csv_field(out, taken ? "varied." + key : key);
+    for (const std::string& key : key_columns(plan)) {
+        append_csv_field(out, key);
         out += ',';
     }
     std::string columns = summary_csv_header();

@@ -425,6 +425,14 @@ std::vector<std::string> SweepPlan::values(std::int64_t point) const {
     return out;
 }
 
+std::string SweepPlan::label(std::int64_t point) const {
+    std::string out;
+    const std::vector<std::string> names = keys();
+    const std::vector<std::string> chosen = values(point);
+    for (std::size_t k = 0; k < names.size(); ++k) out += (k > 0 ? " " : "") + names[k] + "=" + chosen[k];
+    return out;
+}
+
 SweepPlan::Assignment SweepPlan::assignment(std::int64_t point) const {
     Assignment out{sets, overlays};
     const std::vector<std::string> names = keys();
@@ -472,12 +480,13 @@ SweepPlan plan_sweep(const SweepRequest& request) {
         if (key == "seed") throw UserError("error: the seed varies by --repeat N, or `repeat` or `seeds` in a sweep file");
         if (!seen.insert(key).second) throw UserError("error: " + excerpt(key) + " varies twice");
     }
-    if (plan.axes.empty()) throw UserError("error: nothing varies: add --vary key.path=v1,v2,... or `vary` in a sweep file");
+    if (plan.axes.empty() && !request.single)
+        throw UserError("error: nothing varies: add --vary key.path=v1,v2,... or `vary` in a sweep file");
     const std::int64_t seed = request.seed.value_or(check_values(plan));
     if (plan.seeds.empty()) {
-        if (seed > INT64_MAX - repeat.value_or(1))
+        if (seed > INT64_MAX - repeat.value_or(request.usual_repeat))
             throw UserError("error: seed " + std::to_string(seed) + " leaves no room for more");
-        for (std::int64_t n = 0; n < repeat.value_or(1); ++n) plan.seeds.push_back(seed + n);
+        for (std::int64_t n = 0; n < repeat.value_or(request.usual_repeat); ++n) plan.seeds.push_back(seed + n);
     }
     lay_out(plan, exclusions, request.large);
     plan.fingerprint = fingerprint_of(plan);

@@ -16,7 +16,7 @@ using config::Value;
 
 // vLLM's EngineArgs as of 2026-05-29 and of 2026-01, from its source and documentation; decisions checked against recorded
 // ones.
-constexpr std::array<Preset, 8> preset_table{
+constexpr std::array<Preset, 14> preset_table{
     {{.name = "vllm-v1", .summary = "vLLM V1, defaults of 2026-05-29", .source = "vLLM engine arguments, 2026-05-29"},
      {.name = "vllm-v1-2026-01",
       .summary = "vLLM V1, defaults of January 2026",
@@ -44,6 +44,85 @@ constexpr std::array<Preset, 8> preset_table{
       .null_blocks = 0,
       .gpu_memory_utilization = 0},
      // The others follow papers and documentation.
+     {.name = "static",
+      .summary = "FasterTransformer: a batch runs until its longest request ends, max_model_len slots each",
+      .source = "Orca (OSDI 2022), of FasterTransformer",
+      .recorded = false,
+      .batching = "static",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .enable_chunked_prefill = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .kv_policy = "contiguous-max",
+      .preemption = "none"},
+     {.name = "orca-max",
+      .summary = "Orca: requests join at every step, max_model_len slots each",
+      .source = "Orca (OSDI 2022), as the PagedAttention paper (SOSP 2023) compares with it",
+      .recorded = false,
+      .batching = "iteration",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .enable_chunked_prefill = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .kv_policy = "contiguous-max",
+      .preemption = "none"},
+     {.name = "orca-pow2",
+      .summary = "Orca: requests join at every step, the next power of two of the outputs reserved",
+      .source = "Orca (OSDI 2022), as the PagedAttention paper (SOSP 2023) compares with it",
+      .recorded = false,
+      .batching = "iteration",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .enable_chunked_prefill = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .kv_policy = "contiguous-pow2",
+      .preemption = "none"},
+     {.name = "orca-oracle",
+      .summary = "Orca: requests join at every step, exactly the final length reserved",
+      .source = "Orca (OSDI 2022), as the PagedAttention paper (SOSP 2023) compares with it",
+      .recorded = false,
+      .batching = "iteration",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .enable_chunked_prefill = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .kv_policy = "contiguous-exact",
+      .preemption = "none"},
+     {.name = "fastserve",
+      .summary = "FastServe: skip-join multi-level feedback queue, preempted requests swapped out",
+      .source = "FastServe (arXiv 2305.05920)",
+      .recorded = false,
+      .batching = "iteration",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .enable_chunked_prefill = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .swap_space = Bytes(64 * GiB),
+      .order = "mlfq",
+      .admission = "optimistic",
+      .preemption = "swap",
+      .swap_overlap = true},
+     {.name = "vtc",
+      .summary = "virtual token counter: fair shares over tenants",
+      .source = "Fairness in Serving Large Language Models (OSDI 2024)",
+      .recorded = false,
+      .batching = "vllm-v1",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .order = "vtc"},
      {.name = "sarathi",
       .summary = "Sarathi-Serve: decodes first, prompts in chunks of what is left of 512 tokens",
       .source = "Sarathi-Serve (OSDI 2024) and its released scheduler",
@@ -94,9 +173,10 @@ constexpr std::array<Preset, 8> preset_table{
       .async_scheduling = false,
       .scheduler_reserve_full_isl = false,
       .admission = "past-future",
+      .length_predictor = "history",
       .block_size = 1}}};
 
-constexpr std::array<std::string_view, 6> planned_table{"orca-max", "orca-pow2", "orca-oracle", "static", "fastserve", "vtc"};
+constexpr std::array<std::string_view, 0> planned_table{};
 
 /// Where `section.key` was written, else where the section was, else the root.
 Mark mark_of(const config::Scenario& scenario, std::string_view section, std::string_view key) {
@@ -321,6 +401,11 @@ void resolve_swap(const config::EngineConfig& given, const Preset& preset, Deplo
     } else if (d.budget.block_bytes > 0) {
         v0.num_cpu_blocks = space / d.budget.block_bytes;
     }
+    // A preset's own swapping needs no more of the user than the preset does.
+    if (moves && v0.num_cpu_blocks == 0 && d.budget.block_bytes == 0 && !given.preemption && !given.num_cpu_blocks_override) {
+        v0.num_cpu_blocks = d.engine.num_gpu_blocks;
+        d.warnings.push_back("without a model the size of a block is not known: as many are taken for the CPU as for the GPU");
+    }
     const bool swaps = moves || v0.preemption == VllmV0Args::Preemption::swap || v0.release == VllmV0Args::Release::v0_6_3;
     if (swaps && v0.num_cpu_blocks == 0 && d.budget.block_bytes == 0 && !given.num_cpu_blocks_override) {
         settings.error("preemption",
@@ -475,6 +560,8 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
         refuse("length_predictor", given.length_predictor.written);
         refuse("requeue", given.requeue.has_value());
         refuse("max_live_tokens", given.max_live_tokens.has_value());
+        refuse("context_chunking", given.context_chunking.has_value());
+        refuse("router_max_wait_tokens", given.router_max_wait_tokens.has_value());
         if (engine.batching == "sglang" && given.preemption && *given.preemption != "recompute")
             settings.error("preemption", "engine.preemption: only recompute is supported by this preset");
         if (given.scheduling_policy.written) resolve_queue_order(given.scheduling_policy.name, engine, settings);
@@ -526,7 +613,11 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
     const std::string requeue = settings.take("requeue", given.requeue, std::string(preset.requeue));
     policy.requeue = requeue == "back" ? PolicyArgs::Requeue::back : PolicyArgs::Requeue::front;
     policy.max_live_tokens = settings.take("max_live_tokens", given.max_live_tokens, std::int64_t{0});
-    const std::string chunking = "first_come_first_served";
+    const std::string chunking =
+        settings.take("context_chunking", given.context_chunking, std::string("first_come_first_served"));
+    policy.decodes_between = settings.take("router_max_wait_tokens", given.router_max_wait_tokens, std::int64_t{0});
+    if (policy.decodes_between > 0 && engine.batching != "past-future")
+        settings.error("router_max_wait_tokens", "router_max_wait_tokens is of batching past-future (LightLLM)");
     policy.equal_progress = chunking == "equal_progress";
     const bool fills =
         engine.batching == "decode-first" || engine.batching == "no-evict" || engine.batching == "max-utilization";

@@ -103,6 +103,12 @@ double student_t(double tail_share, std::int64_t degrees) {
     return boost::math::quantile(boost::math::complement(law, tail_share));
 }
 
+double student_t_tail(double t, std::int64_t degrees) {
+    KVSIM_CHECK(degrees >= 1 && std::isfinite(t), "a t distribution has at least one degree of freedom");
+    const boost::math::students_t law(static_cast<double>(degrees));
+    return boost::math::cdf(boost::math::complement(law, t));
+}
+
 WarmUp mser5(std::span<const std::int64_t> series) {
     constexpr std::size_t width = 5;
     constexpr std::size_t no_candidates = 5;

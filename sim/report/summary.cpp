@@ -340,12 +340,24 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
         c.rejected = t.rejected;
         c.timed_out = t.timed_out;
         c.cancelled = t.cancelled;
+        c.preemptions = t.preemptions;
+        c.preempted_requests = t.preempted_requests;
+        c.recomputed_tokens = t.recomputed_tokens;
+        c.total_prompt_tokens = t.prompt_tokens;
+        c.total_output_tokens = t.output_tokens;
         c.prompt_tokens = t.prompt;
         c.output_tokens = t.output;
         c.ttft = t.ttft;
         c.tpot = t.tpot;
         c.e2e = t.e2e;
         c.queue = t.queue;
+        Int128 decoding = 0;
+        std::int64_t gaps = 0;
+        each_completed(own, true, [&](const RequestRecord& r) {
+            decoding += (r.e2e - r.ttft).count();
+            gaps += r.output_tokens - 1;
+        });
+        if (gaps > 0) c.itl_mean_ms = ratio(decoding, gaps) / ns_per_ms;
         if (window_s > 0) {
             c.offered_rate_req_s = static_cast<double>(pace[name].offered) / window_s;
             c.served_rate_req_s = static_cast<double>(pace[name].served) / window_s;

@@ -200,6 +200,9 @@ void add_class(Json& json, const ClassSummary& c) {
     json.cell(c.served_rate_req_s ? Cell{*c.served_rate_req_s} : Cell{}, Unit::per_second);
     json.member("wasted_tokens", c.wasted_tokens);
     json.member("wasted_output_tokens", c.wasted_output_tokens);
+    json.member("preemptions", c.preemptions);
+    json.member("preempted_requests", c.preempted_requests);
+    json.member("recomputed_tokens", c.recomputed_tokens);
     json.member("prompt_tokens_mean", c.prompt_tokens.mean);
     json.member("output_tokens_mean", c.output_tokens.mean);
     for (const auto& [name, d] :
@@ -210,6 +213,7 @@ void add_class(Json& json, const ClassSummary& c) {
             json.member(std::string(name) + "_" + statistic + "_ms", value);
         }
     }
+    if (c.itl_mean_ms) json.member("itl_mean_ms", *c.itl_mean_ms);
     json.key("goodput_req_s");
     json.cell(c.goodput_req_s ? Cell{*c.goodput_req_s} : Cell{}, Unit::per_second);
     add_attainment(json, c.attainment);

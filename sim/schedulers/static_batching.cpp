@@ -17,10 +17,10 @@ private:
     [[nodiscard]] std::int64_t queue_budget(std::int64_t /*decodes*/) const override { return no_budget; }
     [[nodiscard]] std::optional<Bound> closed() override { return waiting_->empty() ? Bound::no_waiting : closed_by_; }
 
-    /// The last row of whoever ends first is not like the others: it waits for the longest.
+    /// Who lacks one token alone gets no row, so the last of the steps is none for the shortest.
     Steady steady_steps(std::vector<Slot>& rows) override {
         Steady steady = Style::steady_steps(rows);
-        if (steady.steps > 0) --steady.steps;
+        steady.steps = std::max<std::int64_t>(0, steady.steps - 1);
         return steady;
     }
 

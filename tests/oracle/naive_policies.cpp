@@ -681,10 +681,6 @@ private:
                 return false;
             }
         }
-        if (policy_.style == "max-utilization" && whole > free && !is(PolicyMutation::max_utilization_optimistic)) {
-            note("refused by max-utilization");
-            return false;
-        }
         if (is(PolicyMutation::admission_optimistic)) return true;
         if (rule == "full-input") return whole <= free;
         if ((rule == "expected" || rule == "past-future") && running_.empty()) return true;  // its first step has room

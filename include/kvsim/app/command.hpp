@@ -79,5 +79,8 @@ int calibrate_command(const std::vector<std::string>& args);
 int validate_command(const std::vector<std::string>& args);
 int sweep_command(const std::vector<std::string>& args);
 int merge_command(const std::vector<std::string>& args);
+int compare_command(const std::vector<std::string>& args);
+int capacity_command(const std::vector<std::string>& args);
+int tune_command(const std::vector<std::string>& args);
 
 }  // namespace kvsim::app

@@ -30,7 +30,13 @@ struct RunOptions {
     bool progress = false;                       ///< a line on the terminal
     std::optional<std::filesystem::path> steps;  ///< the step log's file
     bool note_head_blocking = false;             ///< as SimulationOptions has it
+    /// RunInfo::capacity_req_s where another run of the same requests has found it; unset: it is measured.
+    std::optional<std::optional<double>> capacity = std::nullopt;
 };
+
+/// Requests per second of the same requests offered all at once (engine/capacity.hpp), with pieces of its own. Nullopt where
+/// requests follow from answers, and below 100 of them.
+std::optional<double> capacity_of(const Prepared& p, std::int64_t seed);
 
 struct Run {
     RunInfo info;

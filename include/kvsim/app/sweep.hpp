@@ -34,6 +34,8 @@ struct SweepPlan {
     [[nodiscard]] std::vector<std::string> keys() const;
     /// The value of every key at a point.
     [[nodiscard]] std::vector<std::string> values(std::int64_t point) const;
+    /// "key=value key=value"; empty when nothing varies.
+    [[nodiscard]] std::string label(std::int64_t point) const;
     /// The whole assignment of a point: `sets` and its own, and the overlays.
     struct Assignment {
         std::vector<std::string> sets, overlays;
@@ -47,7 +49,9 @@ struct SweepRequest {
     std::filesystem::path catalog;
     std::vector<std::string> vary, sets, overlays;
     std::optional<std::int64_t> repeat, seed;
-    bool large = false;  ///< more than `many_rows` rows are meant
+    std::int64_t usual_repeat = 1;  ///< where neither `repeat` nor the file says
+    bool large = false;             ///< more than `many_rows` rows are meant
+    bool single = false;            ///< nothing need vary: a plan of one point
 };
 inline constexpr std::int64_t many_rows = 100'000;
 

@@ -18,7 +18,10 @@
 
 namespace kvsim::app {
 
-/// point, the varied keys (`varied.KEY` where summary.csv has a column KEY), the columns of summary.csv, error; "\n" included.
+/// The columns of the varied keys: `varied.KEY` where summary.csv has a column KEY.
+std::vector<std::string> key_columns(const SweepPlan& plan);
+
+/// point, the varied keys, the columns of summary.csv, error; "\n" included.
 std::string sweep_header(const SweepPlan& plan);
 
 class SweepFolder {

@@ -13,6 +13,8 @@ namespace kvsim {
 
 /// Student's t: the value that a variable of `degrees` >= 1 degrees of freedom exceeds with probability `tail`, 0 < tail < 1.
 double student_t(double tail, std::int64_t degrees);
+/// The probability that it exceeds `t`.
+double student_t_tail(double t, std::int64_t degrees);
 
 /// Where the warm-up ends by MSER-5 (White, Cobb, Spratt, "A comparison of five steady-state truncation heuristics for
 /// simulation", WSC 2000): over batch means z of 5 values, the smallest d that minimises

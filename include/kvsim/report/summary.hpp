@@ -62,7 +62,10 @@ struct ClassSummary {
     std::optional<double> offered_rate_req_s;  ///< its arrivals, measured or not, / (last - first arrival of the run)
     std::optional<double> served_rate_req_s;   ///< its completions up to the last arrival of the run, likewise
     std::int64_t wasted_tokens = 0, wasted_output_tokens = 0;  ///< of its timed-out and cancelled requests
+    std::int64_t preemptions = 0, preempted_requests = 0, recomputed_tokens = 0;
+    std::int64_t total_prompt_tokens = 0, total_output_tokens = 0;  ///< of completed requests
     Distribution prompt_tokens, output_tokens, ttft, tpot, e2e, queue;
+    std::optional<double> itl_mean_ms;    ///< its gaps between tokens pooled; their quantiles are not kept by class
     std::optional<double> goodput_req_s;  ///< over the run's duration_s
     Attainment attainment;
 };

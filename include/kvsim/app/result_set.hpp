@@ -1,0 +1,39 @@
+#pragma once
+// Results read back from the files that run and sweep write.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvsim/report/summary.hpp"
+
+namespace kvsim::app {
+
+struct ResultRow {
+    std::string place;  ///< "FILE:LINE"
+    std::string scenario, hash, error;
+    std::optional<std::int64_t> seed;           ///< unset: a mean over seeds
+    std::map<std::string, std::string> varied;  ///< by key
+    /// By column's name; the verdict by rank. What does not apply is missing.
+    std::map<std::string_view, double> figures;
+    [[nodiscard]] std::string point() const;  ///< "chat engine.preset=vllm-v1"
+};
+
+struct ResultSet {
+    std::string name;  ///< as the user wrote it
+    std::string version;
+    std::vector<ResultRow> rows;
+};
+
+/// `path`: sweep.csv, aggregate.csv, replications.csv, summary.csv or summary.json, or a folder with them, of which the one
+/// that says most is read: the sweep, else the single replications (also in the folders of several scenarios), else the
+/// summary. Throws UserError with file and line: nothing of the kind, no rows, a cell that is no number, rows of several
+/// versions, the same point and seed twice.
+ResultSet read_results(const std::filesystem::path& path);
+
+}  // namespace kvsim::app

@@ -1,0 +1,187 @@
+#include "kvsim/app/result_set.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "kvsim/app/csv_table.hpp"
+#include "kvsim/base/check.hpp"
+#include "kvsim/base/file.hpp"
+#include "kvsim/base/text.hpp"
+#include "kvsim/report/assertion.hpp"
+#include "kvsim/report/comparison.hpp"
+
+namespace kvsim::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t most_bytes = std::size_t{1} << 30U;
+
+bool is_file(const fs::path& path) {
+    std::error_code error;
+    return fs::is_regular_file(path, error);
+}
+
+[[noreturn]] void refuse(const std::string& place, const std::string& why) {
+    throw UserError(place + ": error: " + why);
+}
+
+/// A figure's cell: a finite number, or of the verdict its rank. Nothing for an empty one.
+std::optional<double> figure(const std::string& place, const Column& column, const std::string& text,
+                             const std::optional<double>& number) {
+    if (column.name != "verdict") return number;
+    if (text.empty()) return std::nullopt;
+    const std::optional<double> rank = verdict_rank(text);
+    if (rank) return rank;
+    if (text.find(" / ") != std::string::npos) return std::nullopt;  // several seeds' in one row
+    refuse(place, "verdict: '" + excerpt(text) + "' is none of stable, saturated, overloaded");
+}
+
+void read_csv(const fs::path& path, std::vector<ResultRow>& rows, std::set<std::string>& versions) {
+    const CsvTable table(path.string(), read_file(path, most_bytes));
+    table.need({"scenario", "kvsim_version"});
+    const std::vector<std::string>& columns = table.columns();
+    const auto scenario = std::find(columns.begin(), columns.end(), "scenario") - columns.begin();
+    // What a sweep varied stands between its points and the columns of summary.csv.
+    std::vector<std::string> keys;
+    if (columns.front() == "point") {
+        for (auto c = columns.begin() + 1; c < columns.begin() + scenario; ++c) {
+            if (*c != "runs") keys.push_back(*c);
+        }
+    }
+    const bool any = std::any_of(summary_columns().begin(), summary_columns().end(),
+                                 [&](const Column& c) { return comparable(c) && table.has(c.name); });
+    if (!any) refuse(path.string() + ":1", "holds no figure of summary.csv");
+    for (const CsvTable::Row& cells : table.rows()) {
+        ResultRow& row = rows.emplace_back();
+        row.place = path.string() + ":" + std::to_string(cells.line);
+        row.scenario = table.text(cells, "scenario");
+        row.hash = table.text(cells, "scenario_hash");
+        row.error = table.text(cells, "error");
+        // Over replications it is the first one's, and the figures are means.
+        const std::optional<std::int64_t> seed = table.integer(cells, "seed", 0, INT64_MAX);
+        if (!table.has("requests_ci95")) row.seed = seed;
+        for (const std::string& key : keys) row.varied[key] = table.text(cells, key);
+        for (const Column& column : summary_columns()) {
+            if (!comparable(column) || !table.has(column.name)) continue;
+            const bool text = column.unit == Unit::text;
+            const auto value = figure(row.place, column, text ? table.text(cells, column.name) : std::string(),
+                                      text ? std::nullopt : table.number(cells, column.name));
+            if (value) row.figures[column.name] = *value;
+        }
+        if (!row.error.empty()) continue;
+        versions.insert(table.text(cells, "kvsim_version"));
+        if (row.scenario.empty()) refuse(row.place, "a row without scenario");
+        if (row.figures.empty()) refuse(row.place, "a row without figures");
+    }
+}
+
+void read_json(const fs::path& path, std::vector<ResultRow>& rows, std::set<std::string>& versions) {
+    const std::string place = path.string();
+    nlohmann::json json;
+    try {
+        json = nlohmann::json::parse(read_file(path, most_bytes));
+    } catch (const nlohmann::json::exception& e) { refuse(place, std::string("no JSON: ") + excerpt(e.what(), 200)); }
+    if (!json.is_object() || !json.contains("kvsim") || !json["kvsim"].is_object())
+        refuse(place, "no summary.json of kvsim: it has no object 'kvsim'");
+    const nlohmann::json& own = json["kvsim"];
+    const auto text = [&](const char* key) {
+        return own.contains(key) && own[key].is_string() ? own[key].get<std::string>() : std::string();
+    };
+    ResultRow& row = rows.emplace_back();
+    row.place = place;
+    row.scenario = text("scenario");
+    row.hash = text("scenario_hash");
+    versions.insert(text("kvsim_version"));
+    // Over replications it holds the first seed's figures and, beside them, the means.
+    const bool means = own.contains("replications") && own["replications"].is_object() &&
+                       own["replications"].contains("mean") && own["replications"]["mean"].is_object();
+    const nlohmann::json& figures = means ? own["replications"]["mean"] : own;
+    if (!means && own.contains("seed") && own["seed"].is_number_integer()) row.seed = own["seed"].get<std::int64_t>();
+    for (const Column& column : summary_columns()) {
+        const std::string name(column.name);
+        if (!comparable(column) || !figures.contains(name) || figures[name].is_null()) continue;
+        const nlohmann::json& value = figures[name];
+        if (column.unit == Unit::text ? !value.is_string() : !value.is_number())
+            refuse(place, name + ": " + excerpt(value.dump()) + " is no figure");
+        const bool number = value.is_number();
+        if (number && !std::isfinite(value.get<double>())) refuse(place, name + ": not a finite number");
+        const auto read = figure(place, column, number ? std::string() : value.get<std::string>(),
+                                 number ? std::optional(value.get<double>()) : std::nullopt);
+        if (read) row.figures[column.name] = *read;
+    }
+    if (row.scenario.empty() || row.figures.empty()) refuse(place, "holds no scenario or no figures");
+}
+
+/// replications.csv in the folders of several scenarios.
+std::vector<fs::path> replications_below(const fs::path& folder) {
+    std::vector<fs::path> out;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+        if (is_file(entry.path() / "replications.csv")) out.push_back(entry.path() / "replications.csv");
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+}
+
+std::vector<fs::path> files_of(const fs::path& path) {
+    std::error_code error;
+    if (!fs::exists(path, error)) throw UserError("error: there is no '" + path.string() + "'");
+    if (!fs::is_directory(path, error)) return {path};
+    if (is_file(path / "sweep.csv")) return {path / "sweep.csv"};
+    if (is_file(path / "plan.json"))
+        throw UserError("error: the sweep in " + path.string() +
+                        " is not finished: run it with --resume, or join its shards with kvsim merge");
+    if (is_file(path / "replications.csv")) return {path / "replications.csv"};
+    if (std::vector<fs::path> several = replications_below(path); !several.empty()) return several;
+    for (const char* const name : {"summary.csv", "summary.json"}) {
+        if (is_file(path / name)) return {path / name};
+    }
+    throw UserError("error: " + path.string() + " holds no results (sweep.csv, replications.csv, summary.csv or summary.json)");
+}
+
+}  // namespace
+
+std::string ResultRow::point() const {
+    std::string out = scenario;
+    for (const auto& [key, value] : varied) out += (out.empty() ? "" : " ") + key + "=" + value;
+    return out;
+}
+
+ResultSet read_results(const fs::path& path) {
+    ResultSet out;
+    out.name = path.string();
+    std::set<std::string> versions;
+    for (const fs::path& file : files_of(path)) {
+        if (file.extension() == ".json")
+            read_json(file, out.rows, versions);
+        else
+            read_csv(file, out.rows, versions);
+    }
+    if (out.rows.empty()) throw UserError("error: " + path.string() + " holds no rows");
+    if (versions.size() > 1) {
+        std::string list;
+        for (const std::string& version : versions) list += (list.empty() ? "" : ", ") + excerpt(version);
+        throw UserError("error: " + path.string() + " mixes the results of kvsim " + list);
+    }
+    if (!versions.empty()) out.version = *versions.begin();
+    // A point that failed has no scenario name: its neighbours' stands in, if they agree.
+    std::set<std::string> names;
+    for (const ResultRow& row : out.rows) {
+        if (row.error.empty()) names.insert(row.scenario);
+    }
+    std::map<std::pair<std::string, std::int64_t>, std::string> seen;
+    for (ResultRow& row : out.rows) {
+        if (row.scenario.empty() && names.size() == 1) row.scenario = *names.begin();
+        const auto [at, fresh] = seen.emplace(std::pair(row.point(), row.seed.value_or(-1)), row.place);
+        if (fresh) continue;
+        std::string why = "the same point as " + at->second + " once more: " + row.point();
+        if (row.seed) why += " seed " + std::to_string(*row.seed);
+        refuse(row.place, why);
+    }
+    return out;
+}
+
+}  // namespace kvsim::app

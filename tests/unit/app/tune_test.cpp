@@ -1,0 +1,250 @@
+// kvsim tune: the optimum of a grid at a part of its price.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "kvsim/app/csv_table.hpp"
+#include "kvsim/app/halving.hpp"
+#include "kvsim/base/text.hpp"
+#include "unit/app/cli.hpp"
+
+namespace kvsim::test {
+namespace {
+
+namespace fs = std::filesystem;
+using app::CsvTable;
+using app::Rung;
+using app::Scores;
+using Choices = std::vector<std::size_t>;
+
+bool has(const std::string& text, std::string_view part) {
+    return text.find(part) != std::string::npos;
+}
+
+CsvTable table_of(const fs::path& path) {
+    return {path.string(), slurp(path)};
+}
+
+/// Seats cost TPOT and a small budget costs TTFT, so the best lies inside the grid.
+std::string scenario() {
+    std::string out = small_scenario();
+    out.replace(out.find("requests: 60"), 12, "requests: 800");
+    out.replace(out.find("per_sequence: 10us"), 18, "per_sequence: 400us");
+    return out;
+}
+const std::vector<std::string> slo{"--slo", "ttft_p90 <= 300ms, tpot_p90 <= 11ms"};
+
+std::vector<std::string> command(std::vector<std::string> args, const std::vector<std::string>& more) {
+    args.insert(args.end(), slo.begin(), slo.end());
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+}
+
+}  // namespace
+
+TEST_CASE("tune: successive halving gives the better half twice the work and never revives a hopeless choice") {
+    std::vector<std::size_t> work_done(13, 0);
+    const auto rungs = app::successive_halving(13, 8, 3, [&](const Choices& left, std::size_t effort) {
+        Scores out;
+        for (const std::size_t i : left) {
+            work_done[i] = effort;
+            out.push_back(i == 4 ? 0 : static_cast<double>(i % 7));
+        }
+        return out;
+    });
+    REQUIRE(rungs.size() == 4);
+    CHECK(rungs[0].choices.size() == 13);
+    CHECK(rungs[0].effort == 1);
+    CHECK(rungs[0].choices.front() == 6);
+    CHECK(rungs[1].choices.size() == 7);
+    CHECK(rungs[1].effort == 2);
+    CHECK(rungs[2].choices.size() == 4);
+    CHECK(rungs[3].choices == Choices{6, 5, 12});
+    CHECK(rungs[3].effort == 8);
+    CHECK(work_done[4] == 1);
+    CHECK(work_done[6] == 8);
+
+    const auto none = app::successive_halving(5, 8, 3, [](const Choices& left, std::size_t) { return Scores(left.size(), 0); });
+    CHECK(none.size() == 1);
+    const auto few = app::successive_halving(2, 8, 3, [](const Choices& left, std::size_t) { return Scores(left.size(), 1); });
+    REQUIRE(few.size() == 1);
+    CHECK(few.front().effort == 8);
+    CHECK(app::successive_halving(0, 8, 3, [](const Choices&, std::size_t) { return Scores(); }).empty());
+}
+
+TEST_CASE("tune: finds the optimum of the grid that a full search and a sweep find") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    const char* const seats = "2,4,6,8,16";
+    const char* const budgets = "64,256,1024";
+    const Finished run = run_in(folder, command({"tune", "s.yaml", "--out", "t", "--max-num-seqs", seats,
+                                                 "--max-num-batched-tokens", budgets, "--seeds", "4"},
+                                                {}));
+    CAPTURE(run.err);
+    REQUIRE(run.exit == 0);
+    const CsvTable tuned = table_of(folder.path() / "t/tune.csv");
+    REQUIRE(tuned.rows().size() == 15);
+    const auto best =
+        std::find_if(tuned.rows().begin(), tuned.rows().end(), [&](const auto& row) { return tuned.text(row, "best") == "1"; });
+    REQUIRE(best != tuned.rows().end());
+    CHECK(std::count_if(tuned.rows().begin(), tuned.rows().end(),
+                        [&](const auto& row) { return tuned.text(row, "best") == "1"; }) == 1);
+
+    REQUIRE(run_in(folder, command({"capacity", "s.yaml", "--out", "c", "--seeds", "4", "--quiet", "--vary",
+                                    std::string("engine.max_num_seqs=").append(seats), "--vary",
+                                    std::string("engine.max_num_batched_tokens=").append(budgets)},
+                                   {}))
+                .exit <= 1);
+    const CsvTable full = table_of(folder.path() / "c/points.csv");
+    double highest = 0;
+    double lowest = 1e9;
+    double chosen = 0;
+    for (const CsvTable::Row& row : full.rows()) {
+        const double capacity = *full.number(row, "capacity");
+        highest = std::max(highest, capacity);
+        lowest = std::min(lowest, capacity);
+        if (full.text(row, "engine.max_num_seqs") == tuned.text(*best, "max_num_seqs") &&
+            full.text(row, "engine.max_num_batched_tokens") == tuned.text(*best, "max_num_batched_tokens"))
+            chosen = capacity;
+    }
+    CAPTURE(highest);
+    CHECK(chosen >= 0.985 * highest);
+    CHECK(chosen == doctest::Approx(*tuned.number(*best, "capacity")).epsilon(0.01));
+    CHECK(lowest < 0.8 * highest);  // there was something to find
+    const std::int64_t seats_found = *tuned.integer(*best, "max_num_seqs", 1, 100);
+    CHECK(seats_found > 2);
+    CHECK(seats_found < 16);
+    double runs = 0;
+    double all_runs = 0;
+    for (const CsvTable::Row& row : tuned.rows()) runs += *tuned.number(row, "runs");
+    for (const CsvTable::Row& row : full.rows()) all_runs += *full.number(row, "runs");
+    CHECK(runs < 0.5 * all_runs);
+
+    // A plain sweep a little above the best capacity: no point of the grid meets the limits there.
+    const std::string above = decimals(1.04 * highest, 4);
+    REQUIRE(run_in(folder, {"sweep", "s.yaml", "--out", "w", "--quiet", "--repeat", "4", "--aggregate", "--set",
+                            std::string("workload.arrivals.rate=").append(above).append("/s"), "--vary",
+                            std::string("engine.max_num_seqs=").append(seats), "--vary",
+                            std::string("engine.max_num_batched_tokens=").append(budgets)})
+                .exit == 0);
+    const CsvTable sweep = table_of(folder.path() / "w/aggregate.csv");
+    for (const CsvTable::Row& row : sweep.rows())
+        CHECK((*sweep.number(row, "ttft_p90_ms") > 300 || *sweep.number(row, "tpot_p90_ms") > 11));
+
+    // What is printed: the line that scripts read, and a command that is understood.
+    const std::string line = std::string("best_max_num_seqs: ")
+                                 .append(tuned.text(*best, "max_num_seqs"))
+                                 .append(", best_num_batched_tokens: ")
+                                 .append(tuned.text(*best, "max_num_batched_tokens"))
+                                 .append(", best_throughput: ");
+    CHECK(has(run.out, line));
+    CHECK(run.out.rfind(line) > run.out.rfind("vllm serve"));
+    const std::size_t begin = run.out.find("vllm serve ");
+    REQUIRE(begin != std::string::npos);
+    const std::string serve = run.out.substr(begin, run.out.find('\n', begin) - begin);
+    const Finished back = run_in(folder, {"from-vllm", serve});
+    CAPTURE(back.err);
+    REQUIRE(back.exit == 0);
+    CHECK(has(back.out, std::string("max_num_seqs: ").append(tuned.text(*best, "max_num_seqs"))));
+    CHECK(has(back.out, std::string("max_num_batched_tokens: ").append(tuned.text(*best, "max_num_batched_tokens"))));
+    CHECK(has(back.out, "num_gpu_blocks_override: 400"));
+    CHECK_FALSE(has(back.out, "ignored"));
+}
+
+TEST_CASE("tune: the same on one thread and on several, candidates that do not fit stand in the table") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    const std::vector<std::string> args =
+        command({"tune", "s.yaml", "--out", "t", "--max-num-seqs", "4,8", "--vary", "engine.num_gpu_blocks_override=3,400",
+                 "--preset", "vllm-v1,sglang", "--scheduling-policy", "fcfs,priority", "--seeds", "2"},
+                {"-j"});
+    std::vector<std::string> one = args;
+    one.emplace_back("1");
+    const Finished run = run_in(folder, one);
+    CAPTURE(run.err);
+    REQUIRE(run.exit == 0);
+    const std::string rows = slurp(folder.path() / "t/tune.csv");
+    std::vector<std::string> several = args;
+    several.emplace_back("4");
+    CHECK(run_in(folder, several).out == run.out);
+    CHECK(slurp(folder.path() / "t/tune.csv") == rows);
+    const CsvTable table = table_of(folder.path() / "t/tune.csv");
+    CHECK(table.rows().size() == 16);
+    int refused = 0;
+    for (const CsvTable::Row& row : table.rows()) {
+        const bool fails = !table.text(row, "error").empty();
+        refused += fails ? 1 : 0;
+        if (has(table.text(row, "candidate"), "num_gpu_blocks_override=3")) CHECK(fails);
+        if (fails) CHECK(table.text(row, "capacity").empty());
+    }
+    CHECK(refused >= 8);
+    CHECK(refused < 16);
+    CHECK(has(run.out, "cannot run"));
+}
+
+TEST_CASE("tune: without lists the batch limits, then memory, block size and tensor parallelism") {
+    const TemporaryFolder folder;
+    folder.write(
+        "s.yaml",
+        "model: meta-llama/Llama-3.1-8B-Instruct\nhardware: {gpu: H100-SXM-80GB}\nengine: {preset: vllm-v1, max_model_len: "
+        "8192}\nworkload:\n  requests: 300\n  arrivals: {process: poisson, rate: 5/s}\n  prompt_tokens: {distribution: "
+        "lognormal, p50: 500, p90: 1500, max: 4000}\n  output_tokens: {distribution: uniform, min: 50, max: 200}\n");
+    const Finished run = run_in(folder, {"tune", "s.yaml", "--out", "t", "--slo", "ttft_p90 <= 300ms, tpot_mean <= 20ms",
+                                         "--seeds", "2", "--tolerance", "5%", "--format", "json"});
+    CAPTURE(run.err);
+    REQUIRE(run.exit == 0);
+    for (const char* part : {"\"max_num_seqs\"", "\"max_num_batched_tokens\"", "\"gpu_memory_utilization\"", "\"block_size\"",
+                             "\"tensor_parallel_size\"", "\"preset\"", "\"scheduling_policy\"",
+                             "\"command\": \"vllm serve meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size "})
+        CHECK(has(run.out, part));
+    const CsvTable table = table_of(folder.path() / "t/tune.csv");
+    CHECK(std::count_if(table.rows().begin(), table.rows().end(),
+                        [&](const auto& row) { return table.text(row, "stage") == "2"; }) == 18);
+    CHECK(std::any_of(table.rows().begin(), table.rows().end(),
+                      [&](const auto& row) { return table.text(row, "scenario_as_is") == "1"; }));
+    // So light a load never fills the KV cache: more of it is the same engine.
+    CHECK(std::any_of(table.rows().begin(), table.rows().end(), [&](const auto& row) {
+        return table.text(row, "gpu_memory_utilization") == "0.95" &&
+               has(table.text(row, "same_as"), "gpu_memory_utilization=0.9");
+    }));
+}
+
+TEST_CASE("tune: what cannot be recommended") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    const Finished never =
+        run_in(folder, {"tune", "s.yaml", "--out", "t", "--slo", "ttft_p50 <= 1us", "--max-num-seqs", "4,8", "--seeds", "2"});
+    CHECK(never.exit == 1);
+    CHECK(has(never.err, "no candidate meets the SLOs"));
+    CHECK(has(never.out, "best_max_num_seqs: 0, best_num_batched_tokens: 0, best_throughput: 0"));
+    struct Case {
+        std::vector<std::string> args;
+        const char* message;
+    };
+    for (const Case& c : {Case{{"--max-num-seqs", ""}, "--max-num-seqs names no candidate"},
+                          {{"--max-num-seqs", "4,,8"}, "an empty value"},
+                          {{"--max-num-seqs", "many"}, "max_num_seqs"},
+                          {{"--block-size", "-16"}, "block_size"},
+                          {{"--gpu-memory-utilization", "1.5"}, "gpu_memory_utilization"},
+                          {{"--preset", "vllm-v9"}, "vllm-v9"},
+                          {{"--max-num-seqs", "4", "--vary", "engine.max_num_seqs=8"}, "varies twice"},
+                          {{"--slo", "ttft_p98 <= 1s"}, "did you mean"},
+                          {{"--vary", "engine.num_gpu_blocks_override=3"}, "no candidate can run"},
+                          {{"--set", "workload.arrivals=all_at_once"}, "all requests arrive at once"}}) {
+        CAPTURE(c.message);
+        std::vector<std::string> args{"tune", "s.yaml", "--out", "bad"};
+        args.insert(args.end(), c.args.begin(), c.args.end());
+        const Finished run = run_in(folder, args);
+        CAPTURE(run.err);
+        CHECK(run.exit == 2);
+        CHECK(run.out.empty());
+        CHECK(has(run.err, c.message));
+        CHECK_FALSE(fs::exists(folder.path() / "bad"));
+    }
+}
+
+}  // namespace kvsim::test
