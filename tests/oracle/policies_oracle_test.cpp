@@ -51,11 +51,6 @@ struct Composed {
     NaivePolicy policy;
 };
 
-template <class Table>
-bool registered(const Table& table, const std::string& name) {
-    return std::any_of(table.begin(), table.end(), [&](const auto& entry) { return entry.name == name; });
-}
-
 NaivePolicy::Piece random_order(Random& random, std::int64_t unit) {
     NaivePolicy::Piece p;
     p.name = random.any_of<std::string>({"fcfs", "priority", "sjf", "ljf", "srpt", "srpt", "edf", "slo-slack", "mlfq", "mlfq",
@@ -91,7 +86,7 @@ NaivePolicy::Piece random_predictor(Random& random) {
     return p;
 }
 
-/// A random scenario under a random policy. Pieces the program does not have are left at their defaults.
+/// A random scenario under a random policy.
 Composed random_composed(std::uint64_t seed) {
     Random random(seed * 0x9fb21c651e98df25U + 11);
     Composed c;
@@ -107,24 +102,17 @@ Composed random_composed(std::uint64_t seed) {
 
     policy.style = random.any_of<std::string>(
         {"vllm-v1", "vllm-v1", "static", "iteration", "decode-first", "no-evict", "max-utilization", "past-future"});
-    if (!registered(schedulers(), policy.style)) policy.style = "vllm-v1";
-    const bool landed = registered(schedulers(), "decode-first");
     policy.order = random_order(random, unit);
-    if (!registered(queue_orders(), "mlfq")) policy.order.params.clear();
-    if (!registered(queue_orders(), policy.order.name)) policy.order = {"fcfs", {}};
     if (random.percent(50)) {
         policy.victim.name = random.any_of<std::string>(
             {"last", "lowest-priority", "latest-deadline", "most-blocks", "least-progress", "longest-remaining", "random"});
-        if (!registered(victim_rules(), policy.victim.name)) policy.victim = {};
     }
     if (random.percent(60)) {
         policy.admission.name = random.any_of<std::string>({"optimistic", "full-input", "expected", "past-future"});
-        if (!registered(admission_rules(), policy.admission.name)) policy.admission = {};
     }
     policy.predictor = random_predictor(random);
-    if (!registered(length_predictors(), policy.predictor.name)) policy.predictor = {"oracle", {}};
-    if (landed && random.percent(30)) policy.requeue = "back";
-    if (landed && random.percent(15)) policy.max_live_tokens = random.between(args.max_model_len, 3 * args.max_model_len);
+    if (random.percent(30)) policy.requeue = "back";
+    if (random.percent(15)) policy.max_live_tokens = random.between(args.max_model_len, 3 * args.max_model_len);
 
     // Classes, tenants, deadlines.
     for (Arrival& a : c.scenario.arrivals) {
@@ -148,7 +136,7 @@ Composed random_composed(std::uint64_t seed) {
     }
 
     // KV, and what becomes of those that lose it.
-    if (!kv_policies().empty() && random.percent(45)) {
+    if (random.percent(45)) {
         NaivePolicy::Piece& kv = policy.kv;
         kv.name = random.any_of<std::string>(
             {"paged", "paged", "radix", "radix", "contiguous-max", "contiguous-pow2", "contiguous-exact"});
@@ -175,7 +163,7 @@ Composed random_composed(std::uint64_t seed) {
         args.long_prefill_token_threshold = 0;
     }
     const bool contiguous = policy.kv.name.rfind("contiguous", 0) == 0;
-    if (registered(queue_orders(), "mlfq") && !contiguous && random.percent(40)) {
+    if (!contiguous && random.percent(40)) {
         policy.preemption = random.percent(60) ? "swap" : "cheaper";
         args.v0.num_cpu_blocks = random.percent(50) ? random.between(1, 6) : 10 * args.num_gpu_blocks;
         args.v0.swap_ns_per_block =
@@ -443,7 +431,6 @@ TEST_CASE("oracle: composed policies decide as their naive form on random scenar
 }
 
 TEST_CASE("oracle: no rule of the composed policies can be changed unnoticed") {
-    if (!registered(queue_orders(), "mlfq") || !registered(schedulers(), "decode-first") || kv_policies().empty()) return;
     std::vector<PolicyMutation> unnoticed;
     for (int m = 1; m < static_cast<int>(PolicyMutation::count); ++m) unnoticed.push_back(static_cast<PolicyMutation>(m));
     constexpr std::uint64_t most_scenarios = 3000;
