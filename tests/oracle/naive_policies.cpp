@@ -141,8 +141,7 @@ public:
           eviction_(piece.text("eviction", "lru")),
           ttl_(piece.ns("ttl", 60'000'000'000)),
           now_(now),
-          first_(args.null_blocks),
-          wrong_(wrong) {
+          first_(args.null_blocks) {
         free_list_ = !tree_ && eviction_ == "lru";
         if (wrong == PolicyMutation::evicts_least_recently_used) eviction_ = "lru";
         blocks_.resize(at(args.num_gpu_blocks));
@@ -328,7 +327,6 @@ private:
     Int ttl_;
     const SimTime& now_;
     Int first_;
-    PolicyMutation wrong_;
     bool free_list_ = true;
     std::vector<Block> blocks_;
     std::list<Int> free_;
