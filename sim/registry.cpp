@@ -67,7 +67,7 @@ std::span<const Entry<MakeScheduler>> schedulers() {
          make_decode_first_batching},
         {"no-evict", "decode-first; who starts has room to its end (TensorRT-LLM, GUARANTEED_NO_EVICT)", no_docs,
          make_no_evict_batching},
-        {"max-utilization", "decode-first; who starts has room for its prompt, and may be paused (TensorRT-LLM)", no_docs,
+        {"max-utilization", "decode-first; whoever has room for the step starts, and may be paused (TensorRT-LLM)", no_docs,
          make_max_utilization_batching},
         {"past-future", "steps of prompts while somebody may start, else of decodes (LightLLM)", no_docs,
          make_past_future_batching},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/process.hpp"
@@ -67,6 +68,9 @@ const std::vector<Kind>& kinds() {
     return all;
 }
 
+constexpr std::string_view policy_kinds[] = {"presets",   "batching",         "scheduling_policy", "victim",
+                                             "admission", "length_predictor", "kv_policy"};
+
 void print_kind(const Kind& kind, bool titled) {
     if (titled) print(std::string(kind.name) + " (" + std::string(kind.where) + "):\n");
     const std::vector<Line> lines = kind.lines();
@@ -84,7 +88,8 @@ void print_kind(const Kind& kind, bool titled) {
 int list_command(const std::vector<std::string>& args) {
     std::string names;
     for (const Kind& kind : kinds()) names += (names.empty() ? "" : ", ") + std::string(kind.name);
-    const std::string description = "Lists what a scenario may name; KIND is one of " + names + ".";
+    const std::string description =
+        "Lists what a scenario may name; KIND is one of " + names + "; or policies: all that a batch policy is composed of.";
     const std::optional<Arguments> given = parse({"list", "kvsim list [KIND]", description, {}, "a kind", 0, 1}, args);
     if (!given) return exit_done;
     if (given->positional.empty()) {
@@ -95,6 +100,15 @@ int list_command(const std::vector<std::string>& args) {
         return exit_done;
     }
     const std::string& wanted = given->positional.front();
+    if (wanted == "policies") {
+        bool first = true;
+        for (const std::string_view name : policy_kinds) {
+            if (!std::exchange(first, false)) print("\n");
+            print_kind(*std::find_if(kinds().begin(), kinds().end(), [&](const Kind& kind) { return kind.name == name; }),
+                       true);
+        }
+        return exit_done;
+    }
     std::vector<std::string_view> known;
     for (const Kind& kind : kinds()) {
         if (kind.name == wanted) {

@@ -10,6 +10,7 @@
 #include "kvsim/model/catalog.hpp"
 #include "kvsim/model/clients.hpp"
 #include "kvsim/model/pieces.hpp"
+#include "kvsim/model/policy_args.hpp"
 #include "kvsim/model/trace.hpp"
 #include "kvsim/model/workload_pieces.hpp"
 
@@ -90,6 +91,11 @@ int schema_command(const std::vector<std::string>& args) {
     pieces("time distributions", "Think times, delays: `{distribution: NAME, ...}`; a bare duration is a constant.",
            time_distributions());
     pieces("trace formats", "`workload.trace: {path: FILE, format: NAME, ...}`", trace_formats());
+    pieces("queue orders", "`engine.scheduling_policy: {policy: NAME, ...}` (docs/policies.md)", queue_orders());
+    pieces("victims", "`engine.victim: {policy: NAME, ...}` (docs/policies.md)", victim_rules());
+    pieces("admission rules", "`engine.admission: {policy: NAME, ...}` (docs/policies.md)", admission_rules());
+    pieces("KV policies", "`engine.kv_policy: {policy: NAME, ...}` (docs/policies.md)", kv_policies());
+    pieces("length predictors", "`engine.length_predictor: {policy: NAME, ...}` (docs/policies.md)", length_predictors());
     pieces("routers", "`router: {policy: NAME, ...}`", routers());
     return exit_done;
 }

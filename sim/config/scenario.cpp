@@ -70,6 +70,14 @@ const Schema<EngineConfig>& engine_schema() {
         field("requeue", &EngineConfig::requeue, "where a preempted request waits, in queues that have places")
             .one_of({"front", "back"})
             .by_default("front"),
+        field("context_chunking", &EngineConfig::context_chunking,
+              "which prompts the rest of the token budget goes to, under batching decode-first, no-evict and max-utilization: "
+              "the first, or each in turn a block (TensorRT-LLM)")
+            .one_of({"first_come_first_served", "equal_progress"})
+            .by_default("first_come_first_served"),
+        field("router_max_wait_tokens", &EngineConfig::router_max_wait_tokens,
+              "steps of decodes between two of prompts, under batching past-future (LightLLM)", Range{0, 1e6})
+            .by_default("0"),
         field("max_live_tokens", &EngineConfig::max_live_tokens,
               "tokens that running requests may hold when another is admitted; 0: no bound", non_negative)
             .by_default("0"),

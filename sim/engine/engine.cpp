@@ -42,9 +42,9 @@ Engine::Engine(const EngineArgs& args, EngineListener& listener)
 
 std::int32_t Engine::label(const std::string& name) {
     if (name.empty()) return -1;
-    const auto found = std::find(labels_.begin(), labels_.end(), name);
-    if (found == labels_.end()) labels_.push_back(name);
-    return static_cast<std::int32_t>(found - labels_.begin());
+    const auto at = static_cast<std::size_t>(std::find(labels_.begin(), labels_.end(), name) - labels_.begin());
+    if (at == labels_.size()) labels_.push_back(name);
+    return static_cast<std::int32_t>(at);
 }
 
 std::int64_t believed_outputs(const LiveRequest& request) {

@@ -908,7 +908,7 @@ private:
     bool may_branch_;
     /// The engine itself keeps the outputs of one prompt together.
     const bool forks_ = options_.engine.batching == "vllm-v0" && options_.engine.v0.release == VllmV0Args::Release::v0_6_3;
-    const bool guaranteed_ = options_.engine.guarantees_room() && !options_.engine.policy.kv;
+    const bool guaranteed_ = options_.engine.guarantees_room() && !options_.engine.policy.contiguous();
     const bool labelled_ = options_.engine.policy.any();  // only added policies look at classes and tenants
     Outcome out_;
     TokenMeter tokens_;

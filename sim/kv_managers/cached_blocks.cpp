@@ -85,6 +85,10 @@ public:
         return ceil_div(upto, block_size_) - static_cast<std::int64_t>(request.table.size());
     }
 
+    [[nodiscard]] std::int64_t lacking(const LiveRequest& request, std::int64_t upto) const override {
+        return std::max<std::int64_t>(0, ceil_div(upto, block_size_) - static_cast<std::int64_t>(request.table.size()));
+    }
+
     void extend(LiveRequest& request, std::int64_t /*upto*/, std::int64_t need) override {
         KVSIM_CHECK(need <= free_, "blocks are only taken when they are free");
         for (; need > 0; --need) request.table.push_back(take());
@@ -94,6 +98,7 @@ public:
         if (!caching_) return;
         const std::int64_t full = std::min(upto / block_size_, static_cast<std::int64_t>(request.table.size()));
         if (full <= request.registered) return;
+        expire();
         make_keys(request, full, block_size_);
         for (; request.registered < full; ++request.registered) {
             const auto j = static_cast<std::size_t>(request.registered);
@@ -193,12 +198,13 @@ private:
 
     /// A block that holds nothing findable, free for longest; else one that is evicted.
     BlockId take() {
+        expire();
         BlockId block = no_block;
         if (static_cast<std::int64_t>(nodes_.size()) <= usable_) {
             KVSIM_CHECK(nodes_.size() < 0x7fffffff, "more than 2^31 blocks in use");
             block = static_cast<BlockId>(nodes_.size());
             nodes_.emplace_back();
-        } else if (expire(); !plain_.empty()) {
+        } else if (!plain_.empty()) {
             block = plain_.front();
             plain_.pop_front();
         } else {

@@ -16,7 +16,7 @@ using config::Value;
 
 // vLLM's EngineArgs as of 2026-05-29 and of 2026-01, from its source and documentation; decisions checked against recorded
 // ones.
-constexpr std::array<Preset, 8> preset_table{
+constexpr std::array<Preset, 14> preset_table{
     {{.name = "vllm-v1", .summary = "vLLM V1, defaults of 2026-05-29", .source = "vLLM engine arguments, 2026-05-29"},
      {.name = "vllm-v1-2026-01",
       .summary = "vLLM V1, defaults of January 2026",
@@ -44,6 +44,85 @@ constexpr std::array<Preset, 8> preset_table{
       .null_blocks = 0,
       .gpu_memory_utilization = 0},
      // The others follow papers and documentation.
+     {.name = "static",
+      .summary = "FasterTransformer: a batch runs until its longest request ends, max_model_len slots each",
+      .source = "Orca (OSDI 2022), of FasterTransformer",
+      .recorded = false,
+      .batching = "static",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .enable_chunked_prefill = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .kv_policy = "contiguous-max",
+      .preemption = "none"},
+     {.name = "orca-max",
+      .summary = "Orca: requests join at every step, max_model_len slots each",
+      .source = "Orca (OSDI 2022), as the PagedAttention paper (SOSP 2023) compares with it",
+      .recorded = false,
+      .batching = "iteration",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .enable_chunked_prefill = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .kv_policy = "contiguous-max",
+      .preemption = "none"},
+     {.name = "orca-pow2",
+      .summary = "Orca: requests join at every step, the next power of two of the outputs reserved",
+      .source = "Orca (OSDI 2022), as the PagedAttention paper (SOSP 2023) compares with it",
+      .recorded = false,
+      .batching = "iteration",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .enable_chunked_prefill = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .kv_policy = "contiguous-pow2",
+      .preemption = "none"},
+     {.name = "orca-oracle",
+      .summary = "Orca: requests join at every step, exactly the final length reserved",
+      .source = "Orca (OSDI 2022), as the PagedAttention paper (SOSP 2023) compares with it",
+      .recorded = false,
+      .batching = "iteration",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .enable_chunked_prefill = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .kv_policy = "contiguous-exact",
+      .preemption = "none"},
+     {.name = "fastserve",
+      .summary = "FastServe: skip-join multi-level feedback queue, preempted requests swapped out",
+      .source = "FastServe (arXiv 2305.05920)",
+      .recorded = false,
+      .batching = "iteration",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .enable_chunked_prefill = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .swap_space = Bytes(64 * GiB),
+      .order = "mlfq",
+      .admission = "optimistic",
+      .preemption = "swap",
+      .swap_overlap = true},
+     {.name = "vtc",
+      .summary = "virtual token counter: fair shares over tenants",
+      .source = "Fairness in Serving Large Language Models (OSDI 2024)",
+      .recorded = false,
+      .batching = "vllm-v1",
+      .null_blocks = 0,
+      .gpu_memory_utilization = 0.90,
+      .enable_prefix_caching = false,
+      .async_scheduling = false,
+      .scheduler_reserve_full_isl = false,
+      .order = "vtc"},
      {.name = "sarathi",
       .summary = "Sarathi-Serve: decodes first, prompts in chunks of what is left of 512 tokens",
       .source = "Sarathi-Serve (OSDI 2024) and its released scheduler",
@@ -94,9 +173,10 @@ constexpr std::array<Preset, 8> preset_table{
       .async_scheduling = false,
       .scheduler_reserve_full_isl = false,
       .admission = "past-future",
+      .length_predictor = "history",
       .block_size = 1}}};
 
-constexpr std::array<std::string_view, 6> planned_table{"orca-max", "orca-pow2", "orca-oracle", "static", "fastserve", "vtc"};
+constexpr std::array<std::string_view, 0> planned_table{};
 
 /// Where `section.key` was written, else where the section was, else the root.
 Mark mark_of(const config::Scenario& scenario, std::string_view section, std::string_view key) {
@@ -321,6 +401,11 @@ void resolve_swap(const config::EngineConfig& given, const Preset& preset, Deplo
     } else if (d.budget.block_bytes > 0) {
         v0.num_cpu_blocks = space / d.budget.block_bytes;
     }
+    // A preset's own swapping needs no more of the user than the preset does.
+    if (moves && v0.num_cpu_blocks == 0 && d.budget.block_bytes == 0 && !given.preemption && !given.num_cpu_blocks_override) {
+        v0.num_cpu_blocks = d.engine.num_gpu_blocks;
+        d.warnings.push_back("without a model the size of a block is not known: as many are taken for the CPU as for the GPU");
+    }
     const bool swaps = moves || v0.preemption == VllmV0Args::Preemption::swap || v0.release == VllmV0Args::Release::v0_6_3;
     if (swaps && v0.num_cpu_blocks == 0 && d.budget.block_bytes == 0 && !given.num_cpu_blocks_override) {
         settings.error("preemption",
@@ -380,13 +465,20 @@ void resolve_queue_order(const std::string& given, EngineArgs& engine, Settings&
                    fmt::format("preset {} has no scheduling_policy {} (it has {})", engine.preset, given, names));
 }
 
+std::string text_of(const Value& value) {
+    std::string out;
+    for (const Value& item : value.list) out += (out.empty() ? "" : " ") + text_of(item);
+    for (const config::Member& member : value.map) out += (out.empty() ? "" : " ") + member.key + ":" + text_of(member.value);
+    return value.is_scalar() ? value.scalar : '[' + out + ']';
+}
+
 /// A piece with its parameters, as texts name it.
 std::string text_of(const config::Choice& choice) {
     std::string out = choice.name;
     for (const config::Member& member : choice.params.map) {
-        if (member.key == "policy" || !member.value.is_scalar()) continue;
+        if (member.key == "policy") continue;
         out += out.size() == choice.name.size() ? '(' : ' ';
-        out += member.key + "=" + member.value.scalar;
+        out += member.key + "=" + text_of(member.value);
     }
     if (out.size() > choice.name.size()) out += ')';
     return out;
@@ -427,6 +519,9 @@ void refuse_with_contiguous(const config::Scenario& scenario, const Preset& pres
     engine.enable_prefix_caching = false;
     if (engine.policy.preemption == PolicyArgs::Preemption::swap || engine.policy.preemption == PolicyArgs::Preemption::cheaper)
         refuse("preemption", "what is swapped are blocks (recompute or none)");
+    for (const std::string_view order : {"lpm", "dfs-weight"}) {
+        if (engine.policy.order.name == order) refuse("scheduling_policy", "it goes by cached prefixes, and ranges have none");
+    }
     for (const std::string_view rule : {"expected", "past-future"}) {
         if (engine.policy.admission.name == rule)
             refuse("admission", "it counts blocks to come, and a range is reserved as a whole");
@@ -436,12 +531,6 @@ void refuse_with_contiguous(const config::Scenario& scenario, const Preset& pres
 void resolve_contiguous(const config::EngineConfig& given, Deployment& d, Settings& settings) {
     EngineArgs& engine = d.engine;
     const std::string& name = engine.policy.kv.name;
-    if (!engine.kv_groups.empty()) {
-        settings.error("kv_policy",
-                       fmt::format("kv_policy {} does not go with model {}: its layers of several kinds need block "
-                                   "tables of their own",
-                                   name, d.model_name));
-    }
     engine.num_gpu_blocks *= engine.block_size;
     engine.block_size = 1;
     engine.null_blocks = 0;
@@ -471,6 +560,8 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
         refuse("length_predictor", given.length_predictor.written);
         refuse("requeue", given.requeue.has_value());
         refuse("max_live_tokens", given.max_live_tokens.has_value());
+        refuse("context_chunking", given.context_chunking.has_value());
+        refuse("router_max_wait_tokens", given.router_max_wait_tokens.has_value());
         if (engine.batching == "sglang" && given.preemption && *given.preemption != "recompute")
             settings.error("preemption", "engine.preemption: only recompute is supported by this preset");
         if (given.scheduling_policy.written) resolve_queue_order(given.scheduling_policy.name, engine, settings);
@@ -499,8 +590,15 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
         resolve_piece("admission", given.admission, preset.admission, admission_rules(), scenario, d, settings, diagnostics);
     policy.predictor = resolve_piece("length_predictor", given.length_predictor, preset.length_predictor, length_predictors(),
                                      scenario, d, settings, diagnostics);
-    policy.kv =
-        resolve_piece("kv_policy", given.kv_policy, preset.kv_policy, kv_policies(), scenario, d, settings, diagnostics);
+    // What every style has is no piece either.
+    const std::string_view kv = given.kv_policy.written ? std::string_view(given.kv_policy.name) : preset.kv_policy;
+    if (kv == "paged" && given.kv_policy.params.map.size() <= 1) {
+        if (!preset.kv_policy.empty() && preset.kv_policy != "paged")
+            settings.deviate("kv_policy", "paged", std::string(preset.kv_policy));
+    } else {
+        policy.kv =
+            resolve_piece("kv_policy", given.kv_policy, preset.kv_policy, kv_policies(), scenario, d, settings, diagnostics);
+    }
     const std::string preemption = settings.take("preemption", given.preemption, std::string(preset.preemption));
     static constexpr std::array<std::string_view, 4> modes{"recompute", "swap", "cheaper", "none"};
     const auto mode = std::find(modes.begin(), modes.end(), preemption);
@@ -515,7 +613,11 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
     const std::string requeue = settings.take("requeue", given.requeue, std::string(preset.requeue));
     policy.requeue = requeue == "back" ? PolicyArgs::Requeue::back : PolicyArgs::Requeue::front;
     policy.max_live_tokens = settings.take("max_live_tokens", given.max_live_tokens, std::int64_t{0});
-    const std::string chunking = "first_come_first_served";
+    const std::string chunking =
+        settings.take("context_chunking", given.context_chunking, std::string("first_come_first_served"));
+    policy.decodes_between = settings.take("router_max_wait_tokens", given.router_max_wait_tokens, std::int64_t{0});
+    if (policy.decodes_between > 0 && engine.batching != "past-future")
+        settings.error("router_max_wait_tokens", "router_max_wait_tokens is of batching past-future (LightLLM)");
     policy.equal_progress = chunking == "equal_progress";
     const bool fills =
         engine.batching == "decode-first" || engine.batching == "no-evict" || engine.batching == "max-utilization";
@@ -829,6 +931,12 @@ Deployment resolve_deployment(const config::Scenario& scenario, const Catalog& c
         }
         d.warnings.insert(d.warnings.end(), d.budget.warnings.begin(), d.budget.warnings.end());
         if (sglang) resolve_sglang_pool(given, d, settings);
+        if (engine.policy.kv && !engine.kv_groups.empty()) {
+            settings.error("kv_policy",
+                           fmt::format("kv_policy {} does not go with model {}: its layers of several kinds need block tables "
+                                       "of their own, which plain paged has",
+                                       engine.policy.kv.name, d.model_name));
+        }
         if (engine.policy.contiguous()) resolve_contiguous(given, d, settings);
     }
     return d;

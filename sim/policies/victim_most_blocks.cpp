@@ -9,7 +9,7 @@ namespace {
 
 struct BlocksHeld {
     static std::size_t of(const LiveRequest& request) {
-        std::size_t blocks = request.table.size();
+        std::size_t blocks = request.table.size() + static_cast<std::size_t>(request.range.count);
         for (const std::vector<std::int32_t>& table : request.tables) {
             blocks += table.size() - static_cast<std::size_t>(std::count(table.begin(), table.end(), 0));  // outside the window
         }

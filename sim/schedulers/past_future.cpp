@@ -13,7 +13,7 @@ public:
 
 private:
     [[nodiscard]] std::int64_t queue_budget(std::int64_t decodes) const override {
-        return decodes <= args_.max_num_batched_tokens ? args_.max_num_batched_tokens : 0;
+        return decodes < args_.max_num_batched_tokens ? args_.max_num_batched_tokens : 0;
     }
 
     [[nodiscard]] bool turn_of_decodes() const { return decoded_ < args_.policy.decodes_between; }

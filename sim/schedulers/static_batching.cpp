@@ -17,6 +17,13 @@ private:
     [[nodiscard]] std::int64_t queue_budget(std::int64_t /*decodes*/) const override { return no_budget; }
     [[nodiscard]] std::optional<Bound> closed() override { return waiting_->empty() ? Bound::no_waiting : closed_by_; }
 
+    /// Who lacks one token alone gets no row, so the last of the steps is none for the shortest.
+    Steady steady_steps(std::vector<Slot>& rows) override {
+        Steady steady = Style::steady_steps(rows);
+        steady.steps = std::max<std::int64_t>(0, steady.steps - 1);
+        return steady;
+    }
+
     [[nodiscard]] std::int64_t left(Slot slot) const {
         const LiveRequest& request = engine_.request(slot);
         return request.max_tokens - request.outputs;
@@ -47,8 +54,10 @@ private:
                     ++i;
                     continue;
                 }
-                engine_.idle(batch, row.slot);
+                const Slot slot = row.slot;
+                engine_.idle(batch, slot);
                 drop_row(batch, i);
+                engine_.account(slot);
             }
         }
         closed_by_ = batch.bound == Bound::kv_blocks ? Bound::kv_blocks : Bound::seats;

@@ -67,6 +67,21 @@ std::array<double, 2> two_priorities(std::uint64_t seed) {
     return {sums[0] / counts[0], sums[1] / counts[1]};
 }
 
+/// One server, sizes 1 (90 %) and 10 (10 %) at load 0.8: mean time in system, s.
+double two_sizes(const std::string& order, std::uint64_t seed) {
+    constexpr double rate = 0.8 / 1.9;
+    return mean_e2e(
+        run_scenario(fmt::format("engine: {{num_gpu_blocks_override: 1000000, max_model_len: 1000000, max_num_seqs: 1,\n"
+                                 "  max_num_batched_tokens: 1000000, async_scheduling: false, enable_prefix_caching: false,\n"
+                                 "  scheduling_policy: {}}}\n"
+                                 "step_time: {{model: affine, per_token: 1s}}\n"
+                                 "workload: {{requests: 40000, prompt_tokens: 1, output_tokens: 1, classes: [\n"
+                                 "  {{name: short, arrivals: {{process: poisson, rate: {}/s}}}},\n"
+                                 "  {{name: long, arrivals: {{process: poisson, rate: {}/s}}, prompt_tokens: 10}}]}}\n",
+                                 order, 0.9 * rate, 0.1 * rate),
+                     seed));
+}
+
 /// Several cases look at one run.
 template <std::size_t size, class Measure>
 auto shared(Measure measure) {
@@ -101,6 +116,11 @@ void add_clients(std::vector<Case>& all) {
     // Kleinrock's conservation law: sum of load x wait.
     all.push_back({"non-preemptive priority: sum of load x wait, s", 3.2, 0.05 * 3.2, runs,
                    [waits](std::uint64_t seed) { return 0.3 * waits(seed)[0] + 0.5 * waits(seed)[1]; }});
+    // Pollaczek-Khinchine; Cobham's formula with the sizes as priorities.
+    all.push_back({"first come, first served, sizes 1 and 10: time in system, s", 13.3737, 0.05 * 13.3737, runs,
+                   [](std::uint64_t seed) { return two_sizes("fcfs", seed); }});
+    all.push_back({"shortest job first, sizes 1 and 10: time in system, s", 7.0729, 0.03 * 7.0729, runs,
+                   [](std::uint64_t seed) { return two_sizes("sjf", seed); }});
 }
 
 }  // namespace kvsim::selftest

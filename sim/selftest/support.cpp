@@ -70,6 +70,7 @@ Outcome run_scenario(const std::string& text, std::uint64_t seed) {
     diagnostics.throw_if_errors();
     SimulationOptions options;
     options.engine = deployment.engine;
+    options.engine.seed = seed;
     options.api = deployment.api.value_or(SimDuration::zero());
     options.max_concurrency = s.workload.max_concurrency;
     return run(options, *model, *requests);

@@ -124,6 +124,14 @@ struct NaiveBatch {
     SimDuration transfer{};           ///< of blocks between GPU and CPU
     bool transfer_overlaps = false;   ///< beside the step, instead of before it
 
+    /// It was admitted and has no row but an idle one.
+    struct Started {
+        RequestId id = 0;
+        ScheduledRow::Kind kind = ScheduledRow::Kind::fresh;
+        std::int64_t hit = 0;
+        std::int64_t tokens = 0;
+    };
+    std::vector<Started> started_idle;
     std::vector<std::int64_t> idle_contexts;  ///< of sequences that only keep their place in the batch
 
     [[nodiscard]] bool empty() const { return record.scheduled.empty() && idle_contexts.empty(); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <list>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -93,9 +94,10 @@ struct Request : NaiveRequest {
     Int level = 0, level_joined = 0, level_used = 0;  // mlfq
     SimTime last_served{};
     bool lost_this_step = false;
+    bool stubborn = false;  ///< PolicyMutation::believed_is_predicted
 
     [[nodiscard]] Int pending() const { return size() + in_flight - computed; }
-    [[nodiscard]] Int believed() const { return std::max(predicted, outputs() + 1); }
+    [[nodiscard]] Int believed() const { return std::max(predicted, stubborn ? 1 : outputs() + 1); }
     [[nodiscard]] Int to_come() const { return believed() - outputs(); }
     [[nodiscard]] Int believed_end() const { return prompt_tokens + believed() - 1; }
 };
@@ -113,7 +115,7 @@ public:
     virtual ~Kv() = default;
     [[nodiscard]] virtual Int free() const = 0;
     [[nodiscard]] virtual Int usable() const = 0;
-    [[nodiscard]] virtual Hit lookup(const Request& r) const = 0;
+    [[nodiscard]] virtual Hit lookup(const Request& r) = 0;
     /// Blocks that must be free for the request to start with `upto` tokens; nothing: it cannot, however many are.
     [[nodiscard]] virtual Int need_at_start(const Request& r, const Hit& hit, Int upto) const = 0;
     virtual void start(Request& r, const Hit& hit, Int upto) = 0;
@@ -131,15 +133,15 @@ public:
 /// Blocks in any table, found by the tokens in them and before them.
 class Blocks final : public Kv {
 public:
-    Blocks(const EngineArgs& args, const NaivePolicy::Piece& piece, const SimTime& now, PolicyMutation wrong)
-        : size_(args.block_size),
+    Blocks(const EngineArgs& args, const NaivePolicy::Piece& piece, const SimTime& now, NaiveTrail& trail, PolicyMutation wrong)
+        : trail_(trail),
+          size_(args.block_size),
           caching_(args.enable_prefix_caching),
           tree_(piece.name == "radix"),
           eviction_(piece.text("eviction", "lru")),
           ttl_(piece.ns("ttl", 60'000'000'000)),
           now_(now),
-          first_(args.null_blocks),
-          wrong_(wrong) {
+          first_(args.null_blocks) {
         free_list_ = !tree_ && eviction_ == "lru";
         if (wrong == PolicyMutation::evicts_least_recently_used) eviction_ = "lru";
         blocks_.resize(at(args.num_gpu_blocks));
@@ -147,7 +149,8 @@ public:
     }
     [[nodiscard]] Int free() const override { return length(free_); }
     [[nodiscard]] Int usable() const override { return length(blocks_) - first_; }
-    [[nodiscard]] Hit lookup(const Request& r) const override {
+    [[nodiscard]] Hit lookup(const Request& r) override {
+        expire();
         Hit hit;
         while (caching_ && (hit.blocks + 1) * size_ <= r.size() - 1) {
             const Int block = find(key(r, hit.blocks));
@@ -181,6 +184,7 @@ public:
     void publish(Request& r, Int upto) override {
         if (!caching_) return;
         for (Int j = r.registered / size_; (j + 1) * size_ <= upto; ++j) {
+            expire();
             const Int block = r.tables[0].at(at(j));
             const Int same = find(key(r, j));
             if (free_list_ || same == none) {
@@ -190,6 +194,7 @@ public:
                 b.cached_at = ++events_;
                 b.hits = 0;
             } else if (tree_) {
+                ++trail_.times["given back for a cached one"];
                 hold(same);
                 drop(block);
                 r.tables[0][at(j)] = same;
@@ -215,10 +220,11 @@ public:
             KVSIM_CHECK(r.computed <= length(r.tables[0]) * size_, "computed beyond the table");
             for (const Int block : r.tables[0]) ++users[at(block)];
         }
+        std::vector<Int> times_free(blocks_.size(), 0);
+        for (const Int block : free_) ++times_free[at(block)];
         for (Int b = first_; b < length(blocks_); ++b) {
             KVSIM_CHECK(blocks_[at(b)].users == users[at(b)], "users are the tables that name the block");
-            KVSIM_CHECK(std::count(free_.begin(), free_.end(), b) == (users[at(b)] == 0 ? 1 : 0),
-                        "a block is free exactly when nobody holds it");
+            KVSIM_CHECK(times_free[at(b)] == (users[at(b)] == 0 ? 1 : 0), "a block is free exactly when nobody holds it");
         }
     }
 
@@ -284,25 +290,36 @@ private:
         if (eviction_ == "fifo") return {b.cached_at, block};
         return {b.used_at, block};
     }
-    Int take() {
-        // What has expired becomes free like any other, in the order of its last use.
+    /// At a look-up, a taking or a caching what has expired becomes free like any other, in the order of its last use.
+    void expire() {
         std::vector<Int> over;
         for (const Int block : free_) {
             if (expired(blocks_[at(block)])) over.push_back(block);
         }
         for (const Int block : over) {
+            ++trail_.times["expired"];
             blocks_[at(block)].cached = false;
             free_.remove(block);
             free_.push_back(block);
         }
+    }
+    Int take() {
+        expire();
         const Int block = next();
         KVSIM_CHECK(block != none, "a block is taken only when one is free");
+        if (blocks_[at(block)].cached) {
+            ++trail_.times["evicted"];
+            const auto earlier = [&](Int other) { return blocks_[at(other)].used_at < blocks_[at(block)].used_at; };
+            if (std::any_of(free_.begin(), free_.end(), earlier))
+                ++trail_.times["evicted before others that were used earlier"];
+        }
         free_.remove(block);
         blocks_[at(block)].cached = false;
         blocks_[at(block)].users = 1;
         return block;
     }
 
+    NaiveTrail& trail_;
     Int size_;
     bool caching_;
     bool tree_;
@@ -310,7 +327,6 @@ private:
     Int ttl_;
     const SimTime& now_;
     Int first_;
-    PolicyMutation wrong_;
     bool free_list_ = true;
     std::vector<Block> blocks_;
     std::list<Int> free_;
@@ -320,8 +336,9 @@ private:
 /// One range of slots per request.
 class Ranges final : public Kv {
 public:
-    Ranges(const EngineArgs& args, const NaivePolicy::Piece& piece, PolicyMutation wrong)
-        : policy_(piece.name),
+    Ranges(const EngineArgs& args, const NaivePolicy::Piece& piece, NaiveTrail& trail, PolicyMutation wrong)
+        : trail_(trail),
+          policy_(piece.name),
           buddy_(piece.text("placement", piece.name == "contiguous-max" ? "first-fit" : "buddy") == "buddy"),
           taken_(at(args.num_gpu_blocks), false),
           longest_(std::min(args.max_model_len, args.num_gpu_blocks)),
@@ -331,7 +348,7 @@ public:
     }
     [[nodiscard]] Int free() const override { return length(taken_) - held_; }
     [[nodiscard]] Int usable() const override { return length(taken_); }
-    [[nodiscard]] Hit lookup(const Request&) const override { return {}; }
+    [[nodiscard]] Hit lookup(const Request&) override { return {}; }
     [[nodiscard]] Int need_at_start(const Request& r, const Hit&, Int upto) const override { return need(reserved(r, upto)); }
     void start(Request& r, const Hit&, Int upto) override { take(r, reserved(r, upto)); }
     [[nodiscard]] Int lacks(const Request& r, Int upto) const override {
@@ -339,6 +356,7 @@ public:
     }
     void grow(Request& r, Int upto) override {
         if (upto <= r.range_count) return;
+        ++trail_.times["moved to a longer range"];
         const Int first = r.range_first;
         const Int count = r.range_count;
         take(r, larger(r, upto));  // it is copied, so both are there for a moment
@@ -410,7 +428,11 @@ private:
         }
         return true;
     }
-    [[nodiscard]] Int need(Int count) const { return place(count) >= 0 ? count : usable() + 1; }
+    [[nodiscard]] Int need(Int count) const {
+        if (place(count) >= 0) return count;
+        if (count <= free()) ++trail_.times["no range, though enough is free"];
+        return usable() + 1;
+    }
     [[nodiscard]] Int reserved(const Request& r, Int upto) const {
         Int count = longest_;
         if (policy_ == "contiguous-exact") count = r.believed_end();
@@ -438,6 +460,7 @@ private:
         for (Int slot = first; slot < first + chunk(count); ++slot) taken_.at(at(slot)) = taken;
     }
 
+    NaiveTrail& trail_;
     std::string policy_;
     bool buddy_;
     std::vector<bool> taken_;
@@ -454,9 +477,9 @@ public:
                   PolicyMutation wrong)
         : args_(args), policy_(policy), step_time_(step_time), trail_(trail), wrong_(wrong), cpu_free_(args.v0.num_cpu_blocks) {
         if (policy_.kv.name == "paged" || policy_.kv.name == "radix") {
-            kv_ = std::make_unique<Blocks>(args_, policy_.kv, now_, wrong_);
+            kv_ = std::make_unique<Blocks>(args_, policy_.kv, now_, trail_, wrong_);
         } else {
-            kv_ = std::make_unique<Ranges>(args_, policy_.kv, wrong_);
+            kv_ = std::make_unique<Ranges>(args_, policy_.kv, trail_, wrong_);
         }
     }
 
@@ -465,6 +488,7 @@ public:
         static_cast<NaiveRequest&>(r) = std::move(request);
         r.limit = std::min(r.max_tokens, args_.max_model_len - r.prompt_tokens);
         r.predicted = std::clamp<Int>(predict(r), 1, args_.max_model_len - r.prompt_tokens);
+        r.stubborn = is(PolicyMutation::believed_is_predicted);
         r.place = ++last_place_;
         joins(r);
         requests_.emplace(r.id, r);
@@ -479,6 +503,7 @@ public:
         budget_ = args_.max_num_batched_tokens;
         stopped_by_blocks_ = stopped_by_budget_ = shortage_ = batch_runs_ = sorted_ = false;
         for (auto& [id, r] : requests_) r.lost_this_step = false;
+        back_from_cpu_.clear();
         promote();
 
         if (policy_.style == "vllm-v1") {
@@ -497,7 +522,8 @@ public:
             Request& r = requests_.at(row.id);
             row.blocks = kv_->shown(r, held_before_.at(row.id).first, held_before_.at(row.id).second);
             batch_.record.total_tokens += row.tokens;
-            batch_.tokens_present.push_back(r.size());
+            // Who comes back from the CPU was not looked up in the cache.
+            batch_.tokens_present.push_back(back_from_cpu_.count(row.id) > 0 ? 0 : r.size());
             batch_.recomputed.push_back(std::max<Int>(0, std::min(row.computed + row.tokens, r.most_computed) - row.computed));
             r.computed = row.computed + row.tokens;
             r.scheduled += row.tokens;
@@ -519,7 +545,7 @@ public:
             batch_.bound = Bound::token_budget;
         }
         // What a step without rows moves is paid for by the next one.
-        if (!batch_.record.scheduled.empty()) {
+        if (!batch_.empty()) {
             batch_.transfer =
                 SimDuration(std::llround(static_cast<double>(std::exchange(moved_blocks_, 0)) * args_.v0.swap_ns_per_block));
         }
@@ -653,10 +679,6 @@ private:
                 return false;
             }
         }
-        if (policy_.style == "max-utilization" && whole > free && !is(PolicyMutation::max_utilization_optimistic)) {
-            note("refused by max-utilization");
-            return false;
-        }
         if (is(PolicyMutation::admission_optimistic)) return true;
         if (rule == "full-input") return whole <= free;
         if ((rule == "expected" || rule == "past-future") && running_.empty()) return true;  // its first step has room
@@ -694,6 +716,7 @@ private:
         kv_->start(r, r.swapped > 0 ? Hit{} : start, start.tokens + n);
         const bool comes_back = r.swapped > 0;
         if (comes_back) {
+            back_from_cpu_.insert(r.id);
             note("swapped in");
             move(r.swapped);
             cpu_free_ += r.swapped;
@@ -822,8 +845,10 @@ private:
 
     /// The head starts, with at most `most` tokens, or somebody makes place for it; false: it does not.
     bool admit_head(bool whole, Int most) {
-        if (!seat_free()) return displace();
+        // Where nobody displaces, nobody looks at the queue of a full house.
+        if (!seat_free() && (policy_.style == "static" || policy_.style == "no-evict")) return false;
         const Request& next = get(head());
+        if (!seat_free()) return displace();
         if (next.lost_this_step) {
             note("the displaced stands at the head");
             stopped_by_blocks_ = true;
@@ -1068,6 +1093,9 @@ private:
                         continue;
                     }
                     idle(get(rows[i].id));
+                    const Request& r = get(rows[i].id);
+                    const Int present = back_from_cpu_.count(r.id) > 0 ? 0 : r.size();
+                    batch_.started_idle.push_back({r.id, rows[i].kind, batch_.hit_tokens[i], present});
                     rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(i));
                     batch_.hit_tokens.erase(batch_.hit_tokens.begin() + static_cast<std::ptrdiff_t>(i));
                 }
@@ -1348,7 +1376,8 @@ private:
     Bound closed_by_ = Bound::seats;  ///< what ended the admission to the static batch
     bool batch_runs_ = false;
     bool sorted_ = false;
-    Int decode_steps_ = unlimited;                           ///< since the last step of prompts
+    Int decode_steps_ = unlimited;  ///< since the last step of prompts
+    std::set<RequestId> back_from_cpu_;
     std::map<RequestId, std::pair<Int, bool>> held_before_;  ///< blocks before its row, and whether the row got some
 };
 

@@ -31,7 +31,6 @@ enum class PolicyMutation : std::uint8_t {
     prompts_before_decodes,
     no_evict_without_guarantee,
     no_evict_forgets_held,
-    max_utilization_optimistic,
     past_future_decodes_beside,
     chunks_one_after_the_other,
     prompts_do_not_wait,

@@ -517,7 +517,6 @@ private:
         for (std::size_t i = 0; i < batch.record.scheduled.size(); ++i) {
             const ScheduledRow& row = batch.record.scheduled[i];
             RequestRecord& record = out_.requests[row.id];
-            Tracked& tracked = tracked_[row.id];
             shape.tokens += row.tokens;
             ++shape.sequences;
             if (batch.samples[i]) ++shape.sampled;
@@ -543,20 +542,9 @@ private:
             record.recomputed_tokens += static_cast<std::int32_t>(again);
             recomputed += again;
 
-            if (row.kind == ScheduledRow::Kind::fresh) {
-                KVSIM_CHECK(!tracked.admitted, "admitted as new twice");
-                tracked.admitted = true;
-                tracked.admitted_at = now_;
-                record.queue = now_ - (is(LoopMutation::queue_from_arrival) ? record.arrival : tracked.enqueued);
-                record.cached_prompt_tokens = static_cast<std::int32_t>(batch.hit_tokens[i]);
-                out_.counters.hit_tokens_first += batch.hit_tokens[i];
-                out_.counters.prompt_tokens_first += record.prompt_tokens;
-            } else if (row.kind == ScheduledRow::Kind::resumed) {
-                KVSIM_CHECK(tracked.admitted, "resumed before it was admitted");
-                out_.counters.hit_tokens_resume += batch.hit_tokens[i];
-                out_.counters.tokens_resume += batch.tokens_present[i];
-            }
+            started(row.id, row.kind, batch.hit_tokens[i], batch.tokens_present[i]);
         }
+        for (const NaiveBatch::Started& s : batch.started_idle) started(s.id, s.kind, s.hit, s.tokens);
         for (const std::int64_t context : batch.idle_contexts) {
             ++shape.tokens;
             ++shape.sequences;
@@ -591,6 +579,25 @@ private:
             batch.record.duration = priced.duration;
         }
         return priced;
+    }
+
+    /// A row's request was admitted; nothing when it was running.
+    void started(RequestId id, ScheduledRow::Kind kind, std::int64_t hit, std::int64_t tokens) {
+        Tracked& tracked = tracked_[id];
+        RequestRecord& record = out_.requests[id];
+        if (kind == ScheduledRow::Kind::fresh) {
+            KVSIM_CHECK(!tracked.admitted, "admitted as new twice");
+            tracked.admitted = true;
+            tracked.admitted_at = now_;
+            record.queue = now_ - (is(LoopMutation::queue_from_arrival) ? record.arrival : tracked.enqueued);
+            record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
+            out_.counters.hit_tokens_first += hit;
+            out_.counters.prompt_tokens_first += record.prompt_tokens;
+        } else if (kind == ScheduledRow::Kind::resumed) {
+            KVSIM_CHECK(tracked.admitted, "resumed before it was admitted");
+            out_.counters.hit_tokens_resume += hit;
+            out_.counters.tokens_resume += tokens;
+        }
     }
 
     // ---- integrals ----
@@ -653,9 +660,9 @@ private:
                     sample.decode_tokens = replica.executing->decode_tokens;
                 }
                 sample.preemptions = replica.preemptions;
-                for (const RequestId id : replica.engine.running()) {
-                    const NaiveRequest& request = replica.engine.request(id);
-                    const auto slots = replica.engine.unfilled(request, request.prompt_tokens + tracked_[id].max_tokens - 1);
+                for (const RequestId id : replica.machine->running()) {
+                    const NaiveRequest& request = replica.machine->request(id);
+                    const auto slots = replica.machine->unfilled(request, request.prompt_tokens + tracked_[id].max_tokens - 1);
                     sample.reserved_slots += slots.first;
                     sample.internal_slots += slots.second;
                 }

@@ -51,11 +51,6 @@ struct Composed {
     NaivePolicy policy;
 };
 
-template <class Table>
-bool registered(const Table& table, const std::string& name) {
-    return std::any_of(table.begin(), table.end(), [&](const auto& entry) { return entry.name == name; });
-}
-
 NaivePolicy::Piece random_order(Random& random, std::int64_t unit) {
     NaivePolicy::Piece p;
     p.name = random.any_of<std::string>({"fcfs", "priority", "sjf", "ljf", "srpt", "srpt", "edf", "slo-slack", "mlfq", "mlfq",
@@ -72,7 +67,8 @@ NaivePolicy::Piece random_order(Random& random, std::int64_t unit) {
         p.params["input_weight"] = random.any_of<std::string>({"0.5", "1", "2"});
         p.params["output_weight"] = random.any_of<std::string>({"0.25", "1", "3"});
     }
-    if (p.name == "vtc" && random.percent(50)) p.params["weights"] = random.any_of<std::string>({"{a: 2}", "{b: 0.5}", "{chat: 3}"});
+    if (p.name == "vtc" && random.percent(50))
+        p.params["weights"] = random.any_of<std::string>({"{a: 2}", "{b: 0.5}", "{chat: 3}"});
     return p;
 }
 
@@ -90,7 +86,7 @@ NaivePolicy::Piece random_predictor(Random& random) {
     return p;
 }
 
-/// A random scenario under a random policy. Pieces the program does not have are left at their defaults.
+/// A random scenario under a random policy.
 Composed random_composed(std::uint64_t seed) {
     Random random(seed * 0x9fb21c651e98df25U + 11);
     Composed c;
@@ -99,30 +95,24 @@ Composed random_composed(std::uint64_t seed) {
     EngineArgs& args = options.engine;
     NaivePolicy& policy = c.policy;
     args.kv_groups.clear();
+    if (c.scenario.arrivals.size() > 20) c.scenario.arrivals.resize(20);
     args.scheduling_policy = QueueOrder::fcfs;
     policy.seed = seed;
     const auto unit = std::max<std::int64_t>(2, static_cast<std::int64_t>(c.scenario.step_time.c0));
 
     policy.style = random.any_of<std::string>(
         {"vllm-v1", "vllm-v1", "static", "iteration", "decode-first", "no-evict", "max-utilization", "past-future"});
-    if (!registered(schedulers(), policy.style)) policy.style = "vllm-v1";
-    const bool landed = registered(schedulers(), "decode-first");
     policy.order = random_order(random, unit);
-    if (!registered(queue_orders(), "mlfq")) policy.order.params.clear();
-    if (!registered(queue_orders(), policy.order.name)) policy.order = {"fcfs", {}};
     if (random.percent(50)) {
         policy.victim.name = random.any_of<std::string>(
             {"last", "lowest-priority", "latest-deadline", "most-blocks", "least-progress", "longest-remaining", "random"});
-        if (!registered(victim_rules(), policy.victim.name)) policy.victim = {};
     }
     if (random.percent(60)) {
         policy.admission.name = random.any_of<std::string>({"optimistic", "full-input", "expected", "past-future"});
-        if (!registered(admission_rules(), policy.admission.name)) policy.admission = {};
     }
     policy.predictor = random_predictor(random);
-    if (!registered(length_predictors(), policy.predictor.name)) policy.predictor = {"oracle", {}};
-    if (landed && random.percent(30)) policy.requeue = "back";
-    if (landed && random.percent(15)) policy.max_live_tokens = random.between(args.max_model_len, 3 * args.max_model_len);
+    if (random.percent(30)) policy.requeue = "back";
+    if (random.percent(15)) policy.max_live_tokens = random.between(args.max_model_len, 3 * args.max_model_len);
 
     // Classes, tenants, deadlines.
     for (Arrival& a : c.scenario.arrivals) {
@@ -146,7 +136,7 @@ Composed random_composed(std::uint64_t seed) {
     }
 
     // KV, and what becomes of those that lose it.
-    if (!kv_policies().empty() && random.percent(45)) {
+    if (random.percent(45)) {
         NaivePolicy::Piece& kv = policy.kv;
         kv.name = random.any_of<std::string>(
             {"paged", "paged", "radix", "radix", "contiguous-max", "contiguous-pow2", "contiguous-exact"});
@@ -173,7 +163,7 @@ Composed random_composed(std::uint64_t seed) {
         args.long_prefill_token_threshold = 0;
     }
     const bool contiguous = policy.kv.name.rfind("contiguous", 0) == 0;
-    if (registered(queue_orders(), "mlfq") && !contiguous && random.percent(40)) {
+    if (!contiguous && random.percent(40)) {
         policy.preemption = random.percent(60) ? "swap" : "cheaper";
         args.v0.num_cpu_blocks = random.percent(50) ? random.between(1, 6) : 10 * args.num_gpu_blocks;
         args.v0.swap_ns_per_block =
@@ -264,9 +254,7 @@ void give_policy(Composed& c) {
         }
     }
     args.batching = policy.style;
-    [&](auto& a) {
-        if constexpr (requires { a.seed; }) a.seed = policy.seed;
-    }(args);
+    args.seed = policy.seed;
     Deployment deployment;
     deployment.engine = args;
     PolicyArgs& out = args.policy;
@@ -289,10 +277,8 @@ void give_policy(Composed& c) {
                                                       : PolicyArgs::Preemption::recompute;
     out.requeue = policy.requeue == "back" ? PolicyArgs::Requeue::back : PolicyArgs::Requeue::front;
     out.max_live_tokens = policy.max_live_tokens;
-    [&](auto& o) {
-        if constexpr (requires { o.decodes_between; }) o.decodes_between = policy.wait_tokens;
-        if constexpr (requires { o.equal_progress; }) o.equal_progress = policy.context_chunking == "equal_progress";
-    }(out);
+    out.decodes_between = policy.wait_tokens;
+    out.equal_progress = policy.context_chunking == "equal_progress";
 }
 
 Run naive_run(const Composed& c, NaiveTrail& trail, PolicyMutation mutation, std::int64_t max_steps) {
@@ -337,11 +323,9 @@ std::string broken_invariant(const Composed& c, const Run& run) {
     }
     if (run.refused || run.endless) return "";
     std::int64_t unfinished = 0;
-    std::int64_t outputs = 0;
     for (std::size_t i = 0; i < run.outcome.requests.size(); ++i) {
         const RequestRecord& record = run.outcome.requests[i];
         unfinished += record.finish == FinishReason::unfinished ? 1 : 0;
-        outputs += record.output_tokens;
         const Arrival& a = c.scenario.arrivals[i];
         if (record.finish == FinishReason::length &&
             record.output_tokens != std::min(a.output_tokens, args.max_model_len - a.prompt_tokens))
@@ -351,27 +335,67 @@ std::string broken_invariant(const Composed& c, const Run& run) {
         return "requests are not conserved";
     const Integrals& sums = run.outcome.integrals;
     if (sums.slots_token_dt < 0 || sums.slots_reserved_dt < 0 || sums.slots_internal_dt < 0 ||
-        sums.slots_token_dt + sums.slots_reserved_dt + sums.slots_internal_dt > sums.slots_busy_dt + 0)
+        sums.slots_token_dt + sums.slots_reserved_dt + sums.slots_internal_dt > sums.slots_busy_dt)
         return "the waste shares are more than the slots";
     return "";
 }
 
+constexpr std::uint64_t default_scenarios = 600;
+
+constexpr const char* must_be_reached[] = {
+    // Pieces.
+    "style vllm-v1", "style static", "style iteration", "style decode-first", "style no-evict", "style max-utilization",
+    "style past-future", "order fcfs", "order priority", "order priority aging", "order sjf", "order ljf", "order srpt",
+    "order edf", "order slo-slack", "order mlfq", "order vtc", "order lpm", "order dfs-weight", "order random",
+    "victim by last", "victim by lowest-priority", "victim by latest-deadline", "victim by most-blocks",
+    "victim by least-progress", "victim by longest-remaining", "victim by random", "refused by full-input",
+    "refused by expected", "refused by past-future", "refused by no-evict", "predictor oracle", "predictor constant",
+    "predictor class-mean", "predictor noisy", "predictor bucket", "predictor history", "predictor max", "kv paged",
+    "kv paged lru", "kv paged lfu", "kv paged fifo", "kv paged session-ttl", "kv radix lru", "kv radix lfu", "kv radix fifo",
+    "kv radix session-ttl", "kv contiguous-max", "kv contiguous-pow2", "kv contiguous-exact", "preemption recompute",
+    "preemption swap", "preemption cheaper",
+    // Events.
+    "shortage", "row dropped", "recompute", "max_live_tokens", "prefix hit", "swapped out", "swapped in", "CPU full",
+    "swap is cheaper", "recompute is cheaper", "displaced", "the displaced stands at the head", "a level down", "promoted",
+    "counter lifted", "class mean", "history", "wrong bucket", "branches of the prefix tree", "idle row", "prompt step",
+    "prompts wait for decodes", "equal progress", "equal progress lacks blocks", "a whole prompt waits for the budget",
+    "moved to a longer range", "no range, though enough is free", "evicted", "evicted before others that were used earlier",
+    "expired", "given back for a cached one"};
+
+void note_pieces(const NaivePolicy& policy, NaiveTrail& trail) {
+    ++trail.times["style " + policy.style];
+    ++trail.times["order " + policy.order.name + (policy.order.params.count("aging") > 0 ? " aging" : "")];
+    ++trail.times["predictor " + policy.predictor.name];
+    const auto eviction = policy.kv.params.find("eviction");
+    ++trail.times["kv " + policy.kv.name + (eviction == policy.kv.params.end() ? "" : " " + eviction->second)];
+    ++trail.times["preemption " + policy.preemption];
+}
+
 TEST_CASE("oracle: composed policies decide as their naive form on random scenarios") {
     const std::uint64_t first = from_environment("KVSIM_ORACLE_SEED", 0);
-    const std::uint64_t count = from_environment("KVSIM_ORACLE_SCENARIOS", 400);
+    const std::uint64_t count = from_environment("KVSIM_ORACLE_SCENARIOS", default_scenarios);
     const bool all = std::getenv("KVSIM_ORACLE_ALL") != nullptr;
     std::uint64_t differing = 0;
     NaiveTrail trail;
     std::map<std::string, int> by_piece;
+    std::uint64_t livelocks = 0;
     for (std::uint64_t seed = first; seed < first + count && (all || differing < 5); ++seed) {
         Composed c = random_composed(seed);
         give_policy(c);
+        note_pieces(c.policy, trail);
         INFO(c.policy.describe());
         INFO(describe(c.scenario));
         std::string difference;
         try {
-            const Run naive = naive_run(c, trail, PolicyMutation::none, 6'000);
-            const Run product = run(c.scenario, simulate);
+            Run naive = naive_run(c, trail, PolicyMutation::none, 2'000);
+            Run product = run(c.scenario, simulate, 2'000);
+            if (naive.endless && !product.endless && !product.outcome.stall_report.empty()) {
+                // It tells a livelock from progress and ends; up to there they agree.
+                ++livelocks;
+                product.endless = true;
+                for (auto& [replica, records] : naive.steps)
+                    records.resize(std::min(records.size(), product.steps[replica].size()));
+            }
             difference = first_difference(naive, product);
             if (difference.empty()) difference = broken_invariant(c, product);
             if (difference.empty() && !naive.endless) {
@@ -382,6 +406,7 @@ TEST_CASE("oracle: composed policies decide as their naive form on random scenar
         if (!difference.empty()) {
             ++differing;
             if (all) {
+                MESSAGE(seed << ": " << c.policy.describe() << "\n" << difference.substr(0, 1500));
                 for (const std::string& piece :
                      {c.policy.style, c.policy.order.name, "victim " + c.policy.victim.name,
                       "admission " + c.policy.admission.name, c.policy.predictor.name, c.policy.kv.name, c.policy.preemption})
@@ -391,15 +416,21 @@ TEST_CASE("oracle: composed policies decide as their naive form on random scenar
         }
         CHECK_MESSAGE(difference.empty(), difference);
     }
-    std::string reached;
-    for (const auto& [what, times] : trail.times) reached += fmt::format("{}: {}; ", what, times);
-    MESSAGE(reached);
+    if (all) {
+        std::string reached;
+        for (const auto& [what, times] : trail.times) reached += fmt::format("{}: {}; ", what, times);
+        MESSAGE(reached);
+    }
+    // A rule that no scenario reaches is not tested.
+    for (const char* what : must_be_reached) {
+        if (count >= default_scenarios) CHECK_MESSAGE(trail.times[what] > 0, "never: " << std::string(what));
+    }
     for (const auto& [what, times] : by_piece) MESSAGE(what << " differs " << times);
     CHECK(differing == 0);
+    CHECK(livelocks * 20 <= count);
 }
 
 TEST_CASE("oracle: no rule of the composed policies can be changed unnoticed") {
-    if (!registered(queue_orders(), "mlfq") || !registered(schedulers(), "decode-first") || kv_policies().empty()) return;
     std::vector<PolicyMutation> unnoticed;
     for (int m = 1; m < static_cast<int>(PolicyMutation::count); ++m) unnoticed.push_back(static_cast<PolicyMutation>(m));
     constexpr std::uint64_t most_scenarios = 3000;

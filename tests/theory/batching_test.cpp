@@ -102,21 +102,25 @@ TEST_CASE("theory: with one seat every style is the same single server, under FC
     }
 }
 
-TEST_CASE("theory: processor sharing under every style that lets requests join") {
-    for (const char* style : styles) {
-        if (std::string(style) == "static") continue;  // see below
-        CAPTURE(style);
-        std::vector<double> samples;
-        for (std::uint64_t seed = 1; seed <= 4; ++seed) {
-            SimulationOptions options = plain_options();
-            options.engine.batching = style;
-            const auto requests = workload(
-                "{requests: 6000, arrivals: {process: poisson, rate: 0.8/s}, prompt_tokens: 1, output_tokens: {distribution: "
-                "geometric, mean: 200}}",
-                seed);
-            samples.push_back(mean_e2e(theory::run(options, *step_time("{model: affine, per_sequence: 5ms}"), *requests)));
+TEST_CASE("theory: processor sharing under every style that lets requests join, as under vLLM's") {
+    const auto e2e = [](const char* style, std::uint64_t seed) {
+        SimulationOptions options = plain_options();
+        options.engine.batching = style;
+        const auto requests = workload(
+            "{requests: 6000, arrivals: {process: poisson, rate: 0.8/s}, prompt_tokens: 1, output_tokens: {distribution: "
+            "geometric, mean: 200}}",
+            seed);
+        return mean_e2e(theory::run(options, *step_time("{model: affine, per_sequence: 5ms}"), *requests));
+    };
+    for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+        const double known = e2e("vllm-v1", seed);  // selftest holds it to 5.0 s
+        CHECK(known == doctest::Approx(5).epsilon(0.25));
+        for (const char* style : styles) {
+            CAPTURE(style);
+            if (std::string(style) != "static") CHECK(e2e(style, seed) == doctest::Approx(known).epsilon(0.002));
         }
-        check_known(fmt::format("processor sharing, {}", style), 5.0, samples, 0.06);
+        // Who may not leave before the longest stays for longer.
+        CHECK(e2e("static", seed) > 1.5 * known);
     }
 }
 
@@ -177,6 +181,116 @@ TEST_CASE("theory: Sarathi's ablation, hybrid batches and chunked prompts each a
         CHECK(both_ttft < chunked_ttft);
         CHECK(both_gap < chunked_gap);
         CHECK(chunked_gap < hybrid_gap);
+    }
+}
+
+TEST_CASE("theory: MAX_UTILIZATION loses where the KV is oversubscribed, and nowhere else") {
+    // TensorRT-LLM issue 16827: Llama-3.3-70B-FP8 on an H200, 128 requests of 16,384 and 512 tokens at concurrency 32 make
+    // 161.0 tok/s under GUARANTEED_NO_EVICT and 95.7 (-40.6 %) under MAX_UTILIZATION; p50 TTFT falls from 35.8 to 27.1 s, p99
+    // TPOT rises from 122 to 1,111 ms, p99 E2E from 150 to 563 s. Short contexts: 574.7 against 576.1 tok/s. Not published and
+    // assumed: fp8 KV, as that checkpoint says, prompts in chunks of the default max_num_tokens, and 1,024 and 256 tokens for
+    // the short ones.
+    struct Measured {
+        double tokens = 0;
+        double ttft = 0;
+        double tpot = 0;
+        double e2e = 0;
+        std::int64_t preemptions = 0;
+    };
+    const auto measure = [](const char* preset, const char* lengths) {
+        const Case c =
+            load(fmt::format("model: RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic\n"
+                             "hardware: {{gpu: H200}}\n"
+                             "engine: {{preset: {}, max_model_len: 32768, kv_cache_dtype: fp8}}\n"
+                             "workload: {{requests: 128, max_concurrency: 32, arrivals: all_at_once, {}}}\n",
+                             preset, lengths));
+        const Outcome outcome = run(c, 1);
+        CHECK(outcome.counters.completed == 128);
+        std::vector<double> ttft;
+        std::vector<double> tpot;
+        std::vector<double> e2e;
+        for (const RequestRecord& r : outcome.requests) {
+            ttft.push_back(to_seconds(r.ttft));
+            e2e.push_back(to_seconds(r.e2e));
+            tpot.push_back(to_seconds(r.e2e - r.ttft) / static_cast<double>(r.output_tokens - 1));
+        }
+        return Measured{throughput(outcome), quantile(ttft, 0.5), quantile(tpot, 0.99), quantile(e2e, 0.99),
+                        outcome.counters.preemptions};
+    };
+    const char* const lengths = "prompt_tokens: 16384, output_tokens: 512";
+    const Measured safe = measure("trtllm-no-evict", lengths);
+    const Measured greedy = measure("trtllm-max-utilization", lengths);
+    if (verbose())
+        MESSAGE(
+            fmt::format("{:.1f} -> {:.1f} tok/s ({:.1f} %), TTFT p50 {:.1f} -> {:.1f} s, TPOT p99 {:.0f} -> {:.0f} ms, E2E p99 "
+                        "{:.0f} -> {:.0f} s, {} preemptions",
+                        safe.tokens, greedy.tokens, 100 * (greedy.tokens / safe.tokens - 1), safe.ttft, greedy.ttft,
+                        safe.tpot * 1000, greedy.tpot * 1000, safe.e2e, greedy.e2e, greedy.preemptions));
+    CHECK(safe.preemptions == 0);
+    CHECK(safe.tokens == doctest::Approx(161.0).epsilon(0.25));
+    CHECK(1 - greedy.tokens / safe.tokens == doctest::Approx(0.406).epsilon(0.25));
+    CHECK(greedy.ttft < safe.ttft);
+    CHECK(greedy.tpot > 2 * safe.tpot);
+    CHECK(greedy.e2e > 1.5 * safe.e2e);
+    const char* const small = "prompt_tokens: 1024, output_tokens: 256";
+    CHECK(measure("trtllm-max-utilization", small).tokens ==
+          doctest::Approx(measure("trtllm-no-evict", small).tokens).epsilon(0.01));
+}
+
+TEST_CASE("theory: the share of work that is recomputed as the pool shrinks") {
+    // vLLM issue 54644 (recompute tax: tokens wasted of all that are computed), a 0.5B model, 300 requests at once:
+    // 0, 32.2, 57.9 and 78.8 % at 2,800, 1,600, 800 and 400 blocks. The useful tokens follow: 167,860, 560 a request. Their
+    // split and the limits are not published; here prompts and outputs are uniform with means 272 and 288, in chunks of 256
+    // tokens, 80 seats, which 2,800 blocks just hold. A bigger budget admits whole prompts, which are preempted less often.
+    std::vector<double> taxes;
+    for (const auto& [blocks, published] :
+         {std::pair{2800, 0.0}, std::pair{1600, 0.322}, std::pair{800, 0.579}, std::pair{400, 0.788}}) {
+        const Case c = load(fmt::format(
+            "model: Qwen/Qwen2.5-0.5B-Instruct\n"
+            "hardware: {{gpu: A100-80GB-SXM}}\n"
+            "engine: {{preset: vllm-v1-2026-01, max_model_len: 4096, num_gpu_blocks_override: {}, block_size: 16, "
+            "max_num_seqs: 80, "
+            "max_num_batched_tokens: 256, enable_prefix_caching: false, async_scheduling: false}}\n"
+            "workload: {{requests: 300, arrivals: all_at_once, prompt_tokens: {{distribution: uniform, min: 32, max: 512}}, "
+            "output_tokens: {{distribution: uniform, min: 64, max: 512}}}}\n",
+            blocks));
+        double tax = 0;
+        constexpr std::uint64_t seeds = 3;
+        for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+            const Counters counters = run(c, seed).counters;
+            CHECK(counters.completed == 300);
+            tax += static_cast<double>(counters.recomputed_tokens) / static_cast<double>(counters.tokens) / seeds;
+        }
+        if (verbose()) MESSAGE(fmt::format("{} blocks: {:.1f} % (published {:.1f})", blocks, 100 * tax, 100 * published));
+        CHECK(tax == doctest::Approx(published).epsilon(0.25));
+        if (!taxes.empty()) CHECK(tax > taxes.back());
+        taxes.push_back(tax);
+    }
+    CHECK(taxes.front() == 0);
+    // It rises less and less: the pool halves and the tax does not double.
+    CHECK(taxes[1] > taxes[2] - taxes[1]);
+    CHECK(taxes[2] - taxes[1] > (taxes[3] - taxes[2]) * 0.9);
+}
+
+TEST_CASE("theory: a watermark saves preemptions in every style that preempts") {
+    for (const char* style : {"iteration", "decode-first", "max-utilization", "past-future"}) {
+        CAPTURE(style);
+        std::vector<std::int64_t> preemptions;
+        for (const double watermark : {0.0, 0.05, 0.15}) {
+            const Case c = load(fmt::format(
+                "model: Qwen/Qwen2.5-7B-Instruct\n"
+                "hardware: {{gpu: GB200}}\n"
+                "engine: {{batching: {}, num_gpu_blocks_override: 18724, block_size: 16, max_num_seqs: 256, "
+                "max_num_batched_tokens: 32768, enable_prefix_caching: false, async_scheduling: false, watermark: {}}}\n"
+                "workload: {{requests: 300, max_concurrency: 128, arrivals: all_at_once, prompt_tokens: {{distribution: "
+                "uniform, min: "
+                "800, max: 1200}}, output_tokens: {{distribution: uniform, min: 4000, max: 6000}}}}\n",
+                style, watermark));
+            preemptions.push_back(run(c, 1).counters.preemptions);
+        }
+        if (verbose()) MESSAGE(fmt::format("{}: {} / {} / {}", style, preemptions[0], preemptions[1], preemptions[2]));
+        CHECK(preemptions[0] > 2 * preemptions[1]);
+        CHECK(preemptions[1] >= preemptions[2]);
     }
 }
 

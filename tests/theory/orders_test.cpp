@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "policy_run.hpp"
 #include "support.hpp"
@@ -63,40 +62,35 @@ Policy resolved(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("theory: shortest job first and first come, first served with two sizes at load 0.8") {
-    const Policy fcfs = resolved(server("fcfs", "1s") + two_sizes(40'000));
-    const Policy sjf = resolved(server("sjf", "1s") + two_sizes(40'000));
-    const Policy ljf = resolved(server("ljf", "1s") + two_sizes(40'000));
-    std::vector<double> times_fcfs;
-    std::vector<double> times_sjf;
-    for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+// The means of both, 13.3737 s and 7.0729 s, are known answers of selftest.
+TEST_CASE("theory: shortest job first serves the short at the price of the longest") {
+    const Policy fcfs = resolved(server("fcfs", "1s") + two_sizes(25'000));
+    const Policy sjf = resolved(server("sjf", "1s") + two_sizes(25'000));
+    const Policy ljf = resolved(server("ljf", "1s") + two_sizes(25'000));
+    double longest_fcfs = 0;
+    double longest_sjf = 0;
+    for (std::uint64_t seed = 1; seed <= 4; ++seed) {
         const Outcome first = run_scenario(fcfs, seed);
         const Outcome shortest = run_scenario(sjf, seed);
-        times_fcfs.push_back(mean_e2e(first));
-        times_sjf.push_back(mean_e2e(shortest));
-        // The price: the longest starve.
-        CHECK(longest_queue(shortest) > 1.5 * longest_queue(first));
+        longest_fcfs += longest_queue(first);
+        longest_sjf += longest_queue(shortest);
+        CHECK(longest_queue(shortest) > longest_queue(first));
         CHECK(mean_queue_of(shortest, 10) > mean_queue_of(first, 10));
         CHECK(mean_queue_of(shortest, 1) < mean_queue_of(first, 1));
-        if (seed == 1) CHECK(mean_e2e(run_scenario(ljf, seed)) > times_fcfs.back());
+        CHECK(mean_e2e(shortest) < mean_e2e(first));
+        if (seed == 1) CHECK(mean_e2e(run_scenario(ljf, seed)) > mean_e2e(first));
     }
-    // Pollaczek-Khinchine; Cobham's formula with the sizes as priorities.
-    check_known("FCFS", 13.3737, times_fcfs, 0.05);
-    check_known("SJF", 7.0729, times_sjf, 0.03);
+    CHECK(longest_sjf > 1.15 * longest_fcfs);
 }
 
-TEST_CASE("theory: non-preemptive priority, exponential service, loads 0.3 and 0.5") {
-    const auto with = [](const std::string& order) {
-        return resolved(server(order, "1ms") +
-                        "workload: {requests: 50000, output_tokens: 1, prompt_tokens: {distribution: geometric, mean: 1000},\n"
-                        "  classes: [{name: urgent, priority: 0, arrivals: {process: poisson, rate: 0.3/s}},\n"
-                        "            {name: other, priority: 1, arrivals: {process: poisson, rate: 0.5/s}}]}\n");
-    };
-    const Policy priority = with("priority");
-    // So fast that priority is nothing but a head start of a microsecond; and never.
-    const Policy fast = with("{policy: priority, aging: 1us}");
-    const Policy slow = with("{policy: priority, aging: 1h}");
-    const auto waits = [](const Outcome& outcome) {
+TEST_CASE("theory: priority with aging goes from priority to first come, first served") {
+    const auto waits = [](const std::string& order) {
+        const Policy p =
+            resolved(server(order, "1ms") +
+                     "workload: {requests: 30000, output_tokens: 1, prompt_tokens: {distribution: geometric, mean: 1000},\n"
+                     "  classes: [{name: urgent, priority: 0, arrivals: {process: poisson, rate: 0.3/s}},\n"
+                     "            {name: other, priority: 1, arrivals: {process: poisson, rate: 0.5/s}}]}\n");
+        const Outcome outcome = run_scenario(p, 1);
         double sum[2] = {0, 0};
         double n[2] = {0, 0};
         for (RequestId id = 0; id < outcome.requests.size(); ++id) {
@@ -106,27 +100,23 @@ TEST_CASE("theory: non-preemptive priority, exponential service, loads 0.3 and 0
         }
         return std::pair(sum[0] / n[0], sum[1] / n[1]);
     };
-    std::vector<double> urgent;
-    std::vector<double> other;
-    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
-        const auto [a, b] = waits(run_scenario(priority, seed));
-        urgent.push_back(a);
-        other.push_back(b);
-        if (seed > 1) continue;
-        const auto [fast_a, fast_b] = waits(run_scenario(fast, seed));
-        CHECK(fast_a == doctest::Approx(fast_b).epsilon(0.1));  // first come, first served: W = 4 for both
-        const auto [slow_a, slow_b] = waits(run_scenario(slow, seed));
-        CHECK(slow_a == doctest::Approx(a).epsilon(0.01));
-        CHECK(slow_b == doctest::Approx(b).epsilon(0.01));
-    }
-    check_known("urgent", 1.14286, urgent, 0.03);
-    check_known("other", 5.71429, other, 0.06);
+    const auto [urgent, other] = waits("priority");
+    const auto [slow_urgent, slow_other] = waits("{policy: priority, aging: 1h}");
+    CHECK(slow_urgent == doctest::Approx(urgent).epsilon(0.01));
+    CHECK(slow_other == doctest::Approx(other).epsilon(0.01));
+    const auto [middle_urgent, middle_other] = waits("{policy: priority, aging: 5s}");
+    const auto [fast_urgent, fast_other] = waits("{policy: priority, aging: 1us}");
+    CHECK(fast_urgent == doctest::Approx(fast_other).epsilon(0.1));  // W = 4 for both
+    CHECK(urgent < middle_urgent);
+    CHECK(middle_urgent < fast_urgent);
+    CHECK(other > middle_other);
+    CHECK(middle_other > fast_other);
 }
 
 TEST_CASE("theory: with nothing lost by preemption, shortest remaining time beats shortest job first, and noise lies between") {
     // Service is output tokens of 10 ms each.
     const std::string load =
-        "workload: {requests: 6000, arrivals: {process: poisson, rate: 3.6/s}, prompt_tokens: 1,\n"
+        "workload: {requests: 5000, arrivals: {process: poisson, rate: 3.6/s}, prompt_tokens: 1,\n"
         "  output_tokens: {distribution: lognormal, mean: 24, sd: 40, max: 600}}\n";
     const auto mean = [&](const std::string& order, const std::string& more) {
         const Policy p = resolved(
@@ -134,8 +124,8 @@ TEST_CASE("theory: with nothing lost by preemption, shortest remaining time beat
             "  enable_prefix_caching: false, scheduling_policy: " +
             order + more + "}\nstep_time: {model: constant, step: 10ms}\n" + load);
         double sum = 0;
-        for (std::uint64_t seed = 1; seed <= 3; ++seed) sum += mean_e2e(run_scenario(p, seed));
-        return sum / 3;
+        for (std::uint64_t seed = 1; seed <= 2; ++seed) sum += mean_e2e(run_scenario(p, seed));
+        return sum / 2;
     };
     const std::string swap = ", preemption: swap, num_cpu_blocks_override: 100000";
     const double fcfs = mean("fcfs", "");
@@ -209,7 +199,7 @@ TEST_CASE("theory: swapping against recomputing crosses over with the bandwidth 
     // there and back 2 x blocks x bytes / bandwidth.
     const auto with = [](const std::string& more) {
         return resolved(
-            "model: Qwen2.5-7B\nhardware: {gpu: A100-80GB}\n"
+            "model: Llama-3.1-8B\nhardware: {gpu: A100-80GB}\n"
             "engine: {num_gpu_blocks_override: 21, block_size: 16, max_model_len: 320, max_num_batched_tokens: 512,\n"
             "  async_scheduling: false, enable_prefix_caching: false, scheduler_reserve_full_isl: false" +
             more + "}\nstep_time: {model: affine, per_token: 200us}\n");

@@ -55,6 +55,8 @@ struct EngineConfig : SglangConfig {
     // Pieces of the batch policy; each unnamed: the preset's.
     Choice scheduling_policy, victim, admission, kv_policy, length_predictor;
     std::optional<std::string> requeue;
+    std::optional<std::string> context_chunking;
+    std::optional<std::int64_t> router_max_wait_tokens;
     std::optional<std::int64_t> max_live_tokens;
     std::optional<std::string> kv_cache_dtype;
     std::optional<std::string> dtype;

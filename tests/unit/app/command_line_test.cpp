@@ -122,3 +122,18 @@ TEST_CASE("kvsim: unknown words get the nearest command") {
     CHECK(option.exit == 2);
     CHECK(option.out.empty());
 }
+
+TEST_CASE("kvsim list policies: every kind of piece that a batch policy is composed of") {
+    const auto all = run_program({"list", "policies"});
+    CHECK(all.exit == 0);
+    for (const char* kind :
+         {"presets", "batching", "scheduling_policy", "victim", "admission", "length_predictor", "kv_policy"}) {
+        CAPTURE(kind);
+        CHECK(has(all.out, std::string(kind) + " (engine."));
+        const auto one = run_program({"list", kind});
+        std::size_t lines = 0;
+        for (const char c : one.out) lines += c == '\n' ? 1 : 0;
+        CHECK(lines >= 4);
+    }
+    CHECK(!has(all.out, "routers"));
+}

@@ -162,6 +162,37 @@ TEST_CASE("policies: an engine that dies is reported as a run that cannot go on"
     CHECK(run_in(folder, {"s.yaml", "--quiet", "--set", "engine.enable_mixed_chunk=false"}).exit == 0);
 }
 
+TEST_CASE("a preset without recorded decisions says so, and names what it was modelled from") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    const auto decisions = [&folder](const std::string& set) {
+        const Finished done = run_in(folder, {"s.yaml", "--set", set, "--out", "out"});
+        REQUIRE(done.exit == 0);
+        const bool told = done.out.find("modelled from documentation") != std::string::npos;
+        const std::string text = Json::parse(slurp(folder.path() / "out" / "summary.json")).at("kvsim").at("decisions");
+        CHECK(told == (text.find("modelled from documentation") != std::string::npos));
+        return text;
+    };
+    CHECK(decisions("engine.preset=vllm-v1") == "as recorded from the engine");
+    CHECK(decisions("engine.preset=sarathi").find("Sarathi-Serve") != std::string::npos);
+    CHECK(decisions("engine.batching=iteration").find("batching iteration") != std::string::npos);
+    CHECK(decisions("engine.admission=expected") != "as recorded from the engine");
+}
+
+TEST_CASE("memory knows every preset") {
+    const TemporaryFolder folder;
+    const Finished listed = run_in(folder, {"list", "presets"});
+    for (const std::string preset : {"static", "orca-max", "orca-pow2", "orca-oracle", "fastserve", "vtc", "sarathi",
+                                     "trtllm-no-evict", "trtllm-max-utilization", "lightllm"}) {
+        CAPTURE(preset);
+        CHECK(listed.out.find(preset) != std::string::npos);
+        const Finished done =
+            run_in(folder, {"memory", "--engine", preset, "--model", "Llama-3.1-8B", "--gpu", "H100", "--format", "json"});
+        REQUIRE(done.exit == 0);
+        CHECK(Json::parse(done.out).at("num_gpu_blocks").get<std::int64_t>() > 1000);
+    }
+}
+
 TEST_CASE("policies: fairness, waits behind the head, and latencies by class and by length") {
     const TemporaryFolder folder;
     // One tenant sends a prompt that needs all KV, the others small ones behind it.

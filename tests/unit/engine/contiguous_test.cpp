@@ -216,7 +216,7 @@ TEST_CASE("contiguous: a scenario's blocks become slots, and what needs blocks i
     const auto resolve = [](const std::string& engine, const std::string& model = "facebook/opt-13b") {
         config::Diagnostics diagnostics;
         const std::string text = fmt::format(
-            "model: {}\nhardware: {{gpu: A100-40GB}}\nengine: {{kv_cache_memory_bytes: 12GiB, {}}}\n"
+            "model: {}\nhardware: {{gpu: A100-40GB}}\nengine: {{{}}}\n"
             "workload: {{requests: 1, arrivals: all_at_once, prompt_tokens: 1, output_tokens: 1}}\n",
             model, engine);
         const config::Value root = config::parse_yaml(text, "kv.yaml", diagnostics);
@@ -225,23 +225,30 @@ TEST_CASE("contiguous: a scenario's blocks become slots, and what needs blocks i
         diagnostics.throw_if_errors();
         return d;
     };
-    const Deployment d = resolve("kv_policy: contiguous-max");
+    const Deployment d = resolve("kv_cache_memory_bytes: 12GiB, kv_policy: contiguous-max");
     CHECK(d.engine.block_size == 1);
     CHECK(d.engine.usable_blocks() == 15'728);
     CHECK_FALSE(d.engine.enable_prefix_caching);
     CHECK(std::find(d.deviations.begin(), d.deviations.end(), "enable_prefix_caching=false (vllm-v1: true)") !=
           d.deviations.end());
-    CHECK_THROWS_WITH_AS(resolve("kv_policy: contiguous-max, enable_prefix_caching: true"),
+    CHECK_THROWS_WITH_AS(resolve("num_gpu_blocks_override: 983, kv_policy: contiguous-max, enable_prefix_caching: true"),
                          doctest::Contains("a range belongs to one request"), UserError);
-    CHECK_THROWS_WITH_AS(resolve("kv_policy: contiguous-exact", "google/gemma-3-27b-it"),
+    CHECK_THROWS_WITH_AS(resolve("num_gpu_blocks_override: 98300, kv_policy: contiguous-exact", "google/gemma-3-27b-it"),
                          doctest::Contains("several kinds need block tables"), UserError);
     CHECK_THROWS_WITH_AS(resolve("kv_policy: contiguous-max, num_gpu_blocks_override: 100"),
                          doctest::Contains("longer than the longest range of kv_policy contiguous-max, 1600 of 1600"),
                          UserError);
+    CHECK_THROWS_WITH_AS(
+        resolve("num_gpu_blocks_override: 98300, max_model_len: 8192, kv_policy: radix", "google/gemma-3-27b-it"),
+        doctest::Contains("which plain paged has"), UserError);
+    const Deployment hybrid =
+        resolve("num_gpu_blocks_override: 98300, max_model_len: 8192, kv_policy: paged", "google/gemma-3-27b-it");
+    CHECK_FALSE(hybrid.engine.policy.kv);
+    CHECK_FALSE(hybrid.engine.kv_groups.empty());
     // Of 2,400 slots the buddy system gives at most 2,048.
     CHECK_NOTHROW(resolve("kv_policy: contiguous-exact, num_gpu_blocks_override: 150"));
-    CHECK_THROWS_WITH_AS(resolve("kv_policy: {policy: contiguous-exact, placement: worst}"), doctest::Contains("first-fit"),
-                         UserError);
+    CHECK_THROWS_WITH_AS(resolve("num_gpu_blocks_override: 983, kv_policy: {policy: contiguous-exact, placement: worst}"),
+                         doctest::Contains("first-fit"), UserError);
 }
 
 }  // namespace kvsim::engine_test

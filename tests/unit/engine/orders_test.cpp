@@ -231,6 +231,10 @@ TEST_CASE("orders: what makes no sense is refused with the reason") {
     refused(one_seat("fcfs", "victim: latest-deadline"), "no request has a deadline");
     refused(one_seat("lpm"), "enable_prefix_caching is false");
     refused(one_seat("dfs-weight"), "enable_prefix_caching is false");
+    refused(
+        "engine: {num_gpu_blocks_override: 100, max_model_len: 400, kv_policy: contiguous-max, scheduling_policy: lpm}\n"
+        "step_time: {model: constant, step: 10ns}\n",
+        "ranges have none");
     refused(one_seat("{policy: vtc, input_weight: 0, output_weight: 0}"), "nothing would be counted");
     refused(one_seat("{policy: vtc, weights: {a: 0}}"), "weights.a");
     refused(one_seat("{policy: sjf, by: size}"), "by");
@@ -239,7 +243,7 @@ TEST_CASE("orders: what makes no sense is refused with the reason") {
     refused(one_seat("shortest"), "unknown scheduling_policy 'shortest'");
     refused(one_seat("fcfs", "length_predictor: noisy"), "sd");
     refused(one_seat("fcfs", "length_predictor: {policy: bucket, accuracy: 0.5, bounds: [4, 4]}"), "ascending");
-    refused(one_seat("fcfs", "preemption: none"), "leaves room for all");
+    refused(one_seat("fcfs", "preemption: none"), "guarantees room to the end");
     refused(one_seat("fcfs", "preemption: swap"), "num_cpu_blocks_override");
     refused(one_seat("fcfs", "preemption: swap, num_cpu_blocks_override: 0"), "nowhere to move");
     const Policy one_tenant = policy(one_seat("vtc"));

@@ -97,7 +97,39 @@ TEST_CASE("preemption: a swapped request resumes with what was computed, a recom
     CHECK(full.outcome.counters.recomputed_tokens == recomputed.outcome.counters.recomputed_tokens);
 }
 
-TEST_CASE("preemption: the CPU's room comes back, with the resumed and with those that finish in flight or are aborted") {
+TEST_CASE("preemption: the CPU's room of a request that is given up comes back") {
+    const Policy p = policy(small("preemption: swap, num_cpu_blocks_override: 6"));
+    REQUIRE(p.errors.empty());
+    EngineListener nobody;
+    Engine engine(p.deployment.engine, nobody);
+    const auto join = [&](RequestId id) {
+        NewRequest r;
+        r.id = id;
+        r.arrival_rank = id;
+        r.prompt = 20;
+        r.max_tokens = 10;
+        return engine.enqueue(r);
+    };
+    Batch batch;
+    std::int64_t swapped = 0;
+    const auto step = [&](SimTime now) {
+        engine.schedule(batch, now);
+        swapped += batch.swapped_tokens;
+        engine.update(batch, now);
+    };
+    SimTime now{};
+    join(0);
+    const Slot second = join(1);
+    for (; swapped == 0 && now < SimTime(SimDuration(20)); now += SimDuration(1)) step(now);
+    REQUIRE(swapped == 24);  // all 6 blocks of the CPU
+    engine.abort(second);
+    join(2);
+    for (; engine.unfinished() > 0; now += SimDuration(1)) step(now);
+    CHECK(swapped == 24 + 20);
+    CHECK(engine.used_blocks() == 0);
+}
+
+TEST_CASE("preemption: the CPU's room comes back, with the resumed and with those that finish in flight") {
     // Async scheduling, caching and shortage for long: every request ends, and as much moves in as out.
     std::vector<Arrival> arrivals;
     for (int i = 0; i < 60; ++i) arrivals.push_back(arrival(i * 7, 5 + i % 11, 4 + i % 17));

@@ -164,7 +164,7 @@ TEST_CASE("no-evict: the head waits until all that run, and it, have room to the
     CHECK(run(options, {{0, 28, 14}, {0, 4, 1}}).counters.rejected == 1);
 }
 
-TEST_CASE("max-utilization: room for the prompt is enough, and the last started is paused") {
+TEST_CASE("max-utilization: room for the step is enough, and the last started is paused") {
     SimulationOptions options = styled("max-utilization");
     options.engine.num_gpu_blocks = 10;
     const std::vector<Spec> specs{{0, 16, 8}, {0, 4, 9}, {0, 12, 2}, {0, 9, 1}};
@@ -179,11 +179,10 @@ TEST_CASE("max-utilization: room for the prompt is enough, and the last started 
     }
     REQUIRE(!paused.empty());
     CHECK(paused[0] == 2);
-    // A chunk of it is not enough.
-    options.engine.max_num_batched_tokens = 8;
+    // Of a prompt in chunks the first is enough.
     options.engine.num_gpu_blocks = 6;
     CHECK(steps(options, {{0, 8, 9}, {10, 17, 1}})[1] == "0:1@8");
-    options.engine.batching = "decode-first";
+    options.engine.max_num_batched_tokens = 8;
     CHECK(steps(options, {{0, 8, 9}, {10, 17, 1}})[1] == "0:1@8 1:7@0");
 }
 

@@ -127,6 +127,7 @@ TEST_CASE("summary: every column of a run computed by hand") {
         {"unmeasured_requests", "0"},
         {"steady_state", ""},  // three requests tell nothing, nor have they intervals
         {"queue_full", "0"},
+        {"kv_sharing_saved", ""},  // its requests have one output each
     };
     const Summary s = summarize(sample_info(), sample_outcome());
     auto found = cells(s);
