@@ -204,6 +204,14 @@ TEST_CASE("what makes no sense together is refused with the reason") {
     CHECK(refusal(llama_h100 + "engine: {batching: vllm-v0, admission: expected}").find("decides this itself") !=
           std::string::npos);
     CHECK(refusal(llama_h100 + "engine: {admission: {policy: expected, share: 2}}").find("share") != std::string::npos);
+    const Deployment shared = resolve(llama_h100 + "engine: {batching: no-evict, context_chunking: equal_progress}");
+    CHECK(shared.engine.policy.equal_progress);
+    CHECK(has(shared.deviations, "context_chunking=equal_progress (vllm-v1: first_come_first_served)"));
+    CHECK(refusal(llama_h100 + "engine: {batching: iteration, context_chunking: equal_progress}").find("no-evict") !=
+          std::string::npos);
+    CHECK(resolve(llama_h100 + "engine: {batching: past-future, router_max_wait_tokens: 2}").engine.policy.decodes_between ==
+          2);
+    CHECK(refusal(llama_h100 + "engine: {router_max_wait_tokens: 2}").find("past-future") != std::string::npos);
     CHECK(refusal(llama_h100 + "engine: {admission: expectd}").find("did you mean 'expected'") != std::string::npos);
 }
 
