@@ -94,6 +94,7 @@ public:
         if (!caching_) return;
         const std::int64_t full = std::min(upto / block_size_, static_cast<std::int64_t>(request.table.size()));
         if (full <= request.registered) return;
+        expire();
         make_keys(request, full, block_size_);
         for (; request.registered < full; ++request.registered) {
             const auto j = static_cast<std::size_t>(request.registered);
@@ -193,12 +194,13 @@ private:
 
     /// A block that holds nothing findable, free for longest; else one that is evicted.
     BlockId take() {
+        expire();
         BlockId block = no_block;
         if (static_cast<std::int64_t>(nodes_.size()) <= usable_) {
             KVSIM_CHECK(nodes_.size() < 0x7fffffff, "more than 2^31 blocks in use");
             block = static_cast<BlockId>(nodes_.size());
             nodes_.emplace_back();
-        } else if (expire(); !plain_.empty()) {
+        } else if (!plain_.empty()) {
             block = plain_.front();
             plain_.pop_front();
         } else {

@@ -50,7 +50,7 @@ public:
 
     void admit(LiveRequest& request, PrefixHit /*hit*/, std::int64_t upto) override {
         KVSIM_DCHECK(request.range.count == 0, "an admitted request holds no range");
-        take(request, reserved(request, upto), 0);
+        take(request, reserved(request, upto), -1);  // its first row shows all; a later one may have computed nothing before
     }
 
     /// Of a request that has outgrown its range: all of the larger one, because it is moved there.
