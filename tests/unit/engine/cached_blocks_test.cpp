@@ -106,6 +106,7 @@ public:
         }
     }
     void publish(const LiveRequest& r, Table& table, std::int64_t& registered, std::int64_t upto) {
+        if ((registered + 1) * block_size <= upto) expire();
         for (; (registered + 1) * block_size <= upto; ++registered) {
             const Prefix prefix = prefix_of(r, registered + 1);
             std::int32_t& own = table[static_cast<std::size_t>(registered)];
