@@ -381,9 +381,9 @@ void Engine::check_invariants() const {
                 "counts are of the lists");
     KVSIM_CHECK(held.reserved == held_.reserved && held.internal == held_.internal,
                 "the waste shares are sums over running requests");
-    KVSIM_CHECK(held_.reserved >= 0 && held_.internal >= 0 &&
-                    held_.reserved + held_.internal <= used_blocks() * slots_per_block_,
-                "of the slots that are held each holds a token, or will, or never will");
+    KVSIM_CHECK(
+        held_.reserved >= 0 && held_.internal >= 0 && held_.reserved + held_.internal <= used_blocks() * slots_per_block_,
+        "of the slots that are held each holds a token, or will, or never will");
     KVSIM_CHECK(outstanding == outstanding_, "outstanding tokens are a sum over requests");
 #endif
 }

@@ -942,8 +942,8 @@ private:
 };
 
 bool fast_form(const SimulationOptions& options, const StepTimeModel& step_time, const Workload& workload) {
-    const bool exact = !options.itl_per_request && !options.note_head_blocking && !workload.may_cancel() && !workload.may_branch() &&
-                       !step_time.needs_context_range() && FastEngine::handles(options.engine) &&
+    const bool exact = !options.itl_per_request && !options.note_head_blocking && !workload.may_cancel() &&
+                       !workload.may_branch() && !step_time.needs_context_range() && FastEngine::handles(options.engine) &&
                        (!options.engine.enable_prefix_caching || workload.outputs_are_private());
     KVSIM_CHECK(options.form != EngineForm::fast || exact, "the fast form was asked for where it is not exact");
     return exact && options.form != EngineForm::per_request;

@@ -73,8 +73,7 @@ LengthGroups::LengthGroups(const Outcome& base) {
     }
     names_.push_back(std::string("over ").append(std::to_string(below)).append(" tokens"));
     for (const std::int64_t length : lengths) {
-        group_of_.push_back(
-            static_cast<std::uint8_t>(std::lower_bound(bounds.begin(), bounds.end(), length) - bounds.begin()));
+        group_of_.push_back(static_cast<std::uint8_t>(std::lower_bound(bounds.begin(), bounds.end(), length) - bounds.begin()));
     }
 }
 

@@ -467,8 +467,8 @@ private:
 bool needs_clients(const config::WorkloadConfig& c) {
     const config::Value* zipf = c.prefix.find("zipf");
     return !c.classes.empty() || !c.users.is_null() || !c.sessions.is_null() || !c.documents.is_null() ||
-           !c.reasoning_tokens.is_null() || !c.cancel.is_null() || !c.retry.is_null() || c.jitter || c.n || c.beam_search || c.priority ||
-           c.tenant || c.timeout.e2e || c.timeout.ttft || zipf;
+           !c.reasoning_tokens.is_null() || !c.cancel.is_null() || !c.retry.is_null() || c.jitter || c.n || c.beam_search ||
+           c.priority || c.tenant || c.timeout.e2e || c.timeout.ttft || zipf;
 }
 
 std::unique_ptr<Workload> clients_of(const config::WorkloadConfig& config, std::unique_ptr<Workload> replay, std::uint64_t seed,

@@ -74,7 +74,7 @@ struct Integrals {
     std::array<SimDuration, 4> bound{};  ///< time by Bound; sums to replicas x run time
     SimDuration idle{};                  ///< no step in progress, summed over replicas
     SimDuration any_waiting{};           ///< time with at least one request waiting, summed over replicas
-    SimDuration head_blocking{};  ///< Engine::head_blocks_others(), summed over replicas; 0 unless asked for
+    SimDuration head_blocking{};         ///< Engine::head_blocks_others(), summed over replicas; 0 unless asked for
     std::int64_t finished_while_waiting = 0;
     SimDuration stepping{};   ///< sum of step durations
     double recompute_ns = 0;  ///< sum of duration x recomputed tokens / total tokens

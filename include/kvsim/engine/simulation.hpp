@@ -31,8 +31,8 @@ struct SimulationOptions {
     std::optional<std::int64_t> max_concurrency;  ///< requests issued and not finished; the others wait at the client
     /// Where requests wait at the client their latencies count from when they were meant to be sent, not from when they were.
     bool latency_from_intended = false;
-    bool note_client_queue = true;  ///< fill Outcome::client_queue; false where only the limit says when requests are sent
-    bool itl_per_request = false;   ///< fill Outcome::itl_p99
+    bool note_client_queue = true;    ///< fill Outcome::client_queue; false where only the limit says when requests are sent
+    bool itl_per_request = false;     ///< fill Outcome::itl_p99
     bool note_head_blocking = false;  ///< fill Integrals::head_blocking; takes every step by itself
     std::optional<SimDuration> warmup_time;  ///< requests arriving earlier than this after the first are not measured
     std::optional<std::int64_t> warmup_requests;
