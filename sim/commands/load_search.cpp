@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "kvsim/app/experiment.hpp"
+#include "kvsim/app/gate_output.hpp"
 #include "kvsim/app/process.hpp"
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/parallel.hpp"
@@ -139,7 +140,7 @@ Targets read_targets(const std::vector<std::string>& slos, const std::optional<s
     }
     if (attainment && !scenario_has_slo) throw UserError("error: --attainment: the scenario has no slo");
     if (out.texts.empty() && scenario_has_slo) out.texts.push_back("slo_attainment >= " + attainment.value_or("0.99"));
-    for (const std::string& text : out.texts) out.slos.push_back(parse_assertion(text));
+    for (const std::string& text : out.texts) out.slos.push_back(parse_assertion(text, "--slo"));
     if (out.slos.empty() && !out.stable)
         throw UserError("error: a closed loop is never overloaded: --by concurrency needs --slo, or a slo in the scenario");
     if (out.stable) out.texts.emplace_back("stable");
@@ -214,6 +215,7 @@ PointSearch::PointSearch(const SweepPlan& plan, std::int64_t point, const Search
     diagnostics.throw_if_errors();
     knob_ = load_knob(base_, settings.by);
     targets_ = read_targets(settings.slos, settings.attainment, base_.info.any_slo(), settings.by);
+    check_classes(targets_.slos, base_);
 
     const Deployment& d = base_.deployment;
     bill_.model = d.model_name;
@@ -245,6 +247,9 @@ Probe PointSearch::measure(std::size_t seed, double load) {
     options.capacity = saturated_[seed];
     Probe out;
     out.summary = run_seed(p, number, options).summary;
+    // Only its rows say which classes a trace has, and a duration may end before all have come.
+    if (seed == 0 && seeds_.front().probes().empty() && !base_.scenario.workload.duration)
+        check_classes(targets_.slos, p, {&out.summary, 1});
     if (same_requests_) saturated_[seed] = out.summary.capacity_req_s;
     out.broken = targets_.broken(out.summary);
     out.meets = out.broken.empty();

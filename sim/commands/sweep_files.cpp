@@ -135,6 +135,11 @@ private:
             if (!point || at == plan_->seed_list.end())
                 throw UserError(file.string() + ":" + std::to_string(cells.line) +
                                 ": error: no run of this sweep (point or seed)");
+            // Empty where the run failed.
+            const std::string version = table.text(cells, "kvsim_version");
+            if (!version.empty() && version != plan_->version)
+                throw UserError(file.string() + ":" + std::to_string(cells.line) + ": error: from kvsim " + excerpt(version) +
+                                ", the sweep from " + plan_->version);
             const auto row = static_cast<std::size_t>(*point * plan_->seeds + (at - plan_->seed_list.begin()));
             if (!rows_[row].empty())
                 throw UserError("error: " + name_of(row) + " is there twice: " + from_[row].string() + " and " + file.string());

@@ -528,7 +528,7 @@ void add_warnings(const Outcome& o, Summary& s) {
         s.warnings.push_back("percentiles rest on " + std::to_string(s.completed) +
                              " measured requests; for ten samples above each, needed are: " + weak);
     // Requests with one output token have no TPOT and no gaps.
-    if (const std::string few = weak_percentiles(s.tpot.count); few != weak)
+    if (const std::string few = weak_percentiles(s.tpot.count); !few.empty() && few != weak)
         s.warnings.push_back("the TPOT percentiles rest on " + std::to_string(s.tpot.count) +
                              " measured requests with more than one output token; needed are: " + few);
     if (const std::string few = weak_percentiles(s.itl.count); !few.empty())

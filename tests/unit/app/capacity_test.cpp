@@ -431,6 +431,8 @@ TEST_CASE("capacity: bad input is refused before anything is written") {
                           {{"--slo", "ttft_p99 <= 2s,"}, "an SLO is missing"},
                           {{"--slo", "ttft_p99 <= nans"}, "is not a number"},
                           {{"--slo", ""}, "an SLO is missing"},
+                          {{"--slo", "ttft_p98 <= 2s"}, "--slo:1:1: error: there is no summary column"},
+                          {{"--slo", "class(chat).ttft_p99 <= 2s"}, "--slo:1:7: error: there is no class 'chat'"},
                           {{"--tolerance", "-0.01"}, "--tolerance must be a number above 0"},
                           {{"--tolerance", "nan"}, "--tolerance must be a number above 0"},
                           {{"--tolerance", "0.9"}, "--tolerance must be between"},
@@ -460,6 +462,16 @@ TEST_CASE("capacity: bad input is refused before anything is written") {
         CHECK_FALSE(fs::exists(folder.path() / "o"));
     }
     CHECK(has(run_in(folder, {"capacity", "closed.yaml", "--attainment", "nan", "--out", "o"}).err, "is not a number"));
+    // Of a trace the first run tells the classes.
+    folder.write("t.jsonl", R"({"timestamp": 0, "input_length": 10, "output_length": 5, "hash_ids": [1], "class": "chat"})"
+                            "\n");
+    folder.write("t.yaml",
+                 "engine: {num_gpu_blocks_override: 1000, max_model_len: 1000}\nstep_time: {model: constant, step: 10ms}\n"
+                 "workload: {trace: {path: t.jsonl}}\n");
+    const Finished traced = run_in(folder, {"capacity", "t.yaml", "--slo", "class(chatt).ttft_p99 <= 2s", "--out", "o"});
+    CHECK(traced.exit == 2);
+    CHECK(has(traced.err, "did you mean 'chat'"));
+    CHECK_FALSE(fs::exists(folder.path() / "o"));
     CHECK(has(run_in(folder, {"capacity", "none.yaml", "--out", "o"}).err, "none.yaml"));
     folder.write("file", "x");
     const Finished blocked = run_in(folder, {"capacity", "s.yaml", "--out", "file"});

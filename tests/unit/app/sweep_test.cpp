@@ -121,6 +121,20 @@ TEST_CASE("sweep: shards 0..6 of 7, merged, are the unsharded file byte for byte
         CHECK(run.exit == 2);
         CHECK(run.err.find("is from kvsim") != std::string::npos);
     }
+    SUBCASE("a row of another version") {
+        std::string part = slurp(folder.path() / "shard1/shard-1-of-7.csv");
+        const std::string version = "," KVSIM_VERSION ",";
+        const std::size_t at = part.rfind(version);
+        REQUIRE(at != std::string::npos);
+        part.insert(at + 1, 1, '9');
+        folder.write("shard1/shard-1-of-7.csv", part);
+        std::vector<std::string> all = merge;
+        all.back() = "m";
+        const Finished run = run_in(folder, all);
+        CHECK(run.exit == 2);
+        CHECK(run.err.find("error: from kvsim 9") != std::string::npos);
+        CHECK_FALSE(fs::exists(folder.path() / "m/sweep.csv"));
+    }
     SUBCASE("a part that was cut") {
         const std::string part = slurp(folder.path() / "shard1/shard-1-of-7.csv");
         folder.write("shard1/shard-1-of-7.csv", part.substr(0, part.size() - 5));

@@ -308,6 +308,8 @@ TEST_CASE("summary: the sample size decides which percentiles are warned about")
                       "the TPOT percentiles rest on 199 measured requests with more than one output"));
     o.requests.assign(150, one);
     CHECK(has_warning(summarize(sample_info(), o), "needed are: p99 1000, p95 200"));
+    for (RequestRecord& request : o.requests) request.output_tokens = 1;
+    CHECK_FALSE(has_warning(summarize(sample_info(), o), "the TPOT percentiles"));
 }
 
 TEST_CASE("summary: percentiles from a histogram are close to the exact ones") {
