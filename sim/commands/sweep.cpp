@@ -370,9 +370,14 @@ private:
     std::int64_t failed_ = 0;
 };
 
-/// Before anything runs: a class that no scenario of the sweep has is a mistake.
+/// Before anything runs: a class that no scenario of the sweep has is a mistake. Of the first point, unless they vary.
 void check_classes_of(const SweepPlan& plan, std::span<const Assertion> assertions) {
     if (std::none_of(assertions.begin(), assertions.end(), [](const Assertion& a) { return a.asks_classes(); })) return;
+    const std::vector<std::string> keys = plan.keys();
+    if (std::any_of(keys.begin(), keys.end(), [](const std::string& key) {
+            return key == "workload" || key.starts_with("workload.classes") || key.starts_with("workload.trace");
+        }))
+        return;
     const SweepPlan::Assignment assignment = plan.assignment(0);
     config::Diagnostics diagnostics;
     const Prepared p = prepare(plan.scenario, assignment.sets, diagnostics, plan.catalog, assignment.overlays);

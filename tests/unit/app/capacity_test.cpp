@@ -462,6 +462,8 @@ TEST_CASE("capacity: bad input is refused before anything is written") {
         CHECK_FALSE(fs::exists(folder.path() / "o"));
     }
     CHECK(has(run_in(folder, {"capacity", "closed.yaml", "--attainment", "nan", "--out", "o"}).err, "is not a number"));
+    CHECK(
+        has(run_in(folder, {"capacity", "closed.yaml", "--attainment", "1.5", "--out", "o"}).err, "--attainment:1:19: error"));
     // Of a trace the first run tells the classes.
     folder.write("t.jsonl", R"({"timestamp": 0, "input_length": 10, "output_length": 5, "hash_ids": [1], "class": "chat"})"
                             "\n");

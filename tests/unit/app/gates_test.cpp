@@ -103,6 +103,14 @@ TEST_CASE("gates: figures of a class, in run, replications and sweep") {
     }
     folder.write("plain.yaml", small_scenario());
     CHECK(contains(run("class(chat).completed == 30", {"plain.yaml", "--out", "p"}).err, "no classes"));
+    // Where the classes themselves vary, a later point may have what the first has not.
+    const std::string rest = ", requests: 5, arrivals: all_at_once, prompt_tokens: 8, output_tokens: 2}]";
+    const std::string vary = "workload.classes=[{name: a" + rest + ",[{name: b" + rest;
+    const Finished varied = run("class(b).completed == 5", {"sweep", "s.yaml", "--vary", vary, "--out", "v"});
+    CHECK(varied.exit == 1);
+    CHECK(contains(varied.err, "class(b).completed is not applicable"));
+    CHECK(run("class(a).completed == 5 or class(b).completed == 5", {"sweep", "s.yaml", "--vary", vary, "--out", "v"}).exit ==
+          0);
 }
 
 TEST_CASE("gates: classes of a trace are known after it has run") {
