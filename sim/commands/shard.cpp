@@ -45,7 +45,7 @@ constexpr std::array systems{
     System{"Cloud Run", "CLOUD_RUN_TASK_INDEX", "CLOUD_RUN_TASK_COUNT", nullptr, nullptr, nullptr, 0, false},
     System{"AWS Batch", "AWS_BATCH_JOB_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_SIZE", nullptr, nullptr, nullptr, 0, false},
     System{"Grid Engine", "SGE_TASK_ID", nullptr, "SGE_TASK_FIRST", "SGE_TASK_LAST", "SGE_TASK_STEPSIZE", 1, false},
-    System{"LSF", "LSB_JOBINDEX", nullptr, nullptr, "LSB_JOBINDEX_END", nullptr, 1, true},
+    System{"LSF", "LSB_JOBINDEX", nullptr, nullptr, "LSB_JOBINDEX_END", "LSB_JOBINDEX_STEP", 1, true},
     System{"PBS", "PBS_ARRAY_INDEX", nullptr, nullptr, nullptr, nullptr, 0, false},
     System{"Torque", "PBS_ARRAYID", nullptr, nullptr, nullptr, nullptr, 0, false},
     System{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", nullptr, nullptr, nullptr, 0, false},

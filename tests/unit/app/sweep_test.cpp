@@ -51,6 +51,7 @@ void no_batch_system() {
                              "SGE_TASK_STEPSIZE",
                              "LSB_JOBINDEX",
                              "LSB_JOBINDEX_END",
+                             "LSB_JOBINDEX_STEP",
                              "PBS_ARRAY_INDEX",
                              "PBS_ARRAYID",
                              "OMPI_COMM_WORLD_RANK",
@@ -400,6 +401,7 @@ TEST_CASE("--shard auto reads the batch system it runs under") {
     is(automatic({{"SGE_TASK_ID", "5"}, {"SGE_TASK_FIRST", "3"}, {"SGE_TASK_LAST", "9"}, {"SGE_TASK_STEPSIZE", "2"}}), 1, 4);
     is(automatic({{"SGE_TASK_ID", "undefined"}, {"PBS_ARRAY_INDEX", "2"}}, 4), 2, 4);
     is(automatic({{"LSB_JOBINDEX", "2"}, {"LSB_JOBINDEX_END", "8"}}), 1, 8);
+    is(automatic({{"LSB_JOBINDEX", "4"}, {"LSB_JOBINDEX_END", "10"}, {"LSB_JOBINDEX_STEP", "3"}}), 1, 4);
     is(automatic({{"LSB_JOBINDEX", "0"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), 1, 2);
     is(automatic({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "3"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "3"}}),
        1, 3);
