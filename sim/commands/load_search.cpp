@@ -139,7 +139,7 @@ Targets read_targets(const std::vector<std::string>& slos, const std::optional<s
     }
     if (attainment && !scenario_has_slo) throw UserError("error: --attainment: the scenario has no slo");
     if (out.texts.empty() && scenario_has_slo) out.texts.push_back("slo_attainment >= " + attainment.value_or("0.99"));
-    for (const std::string& text : out.texts) out.slos.push_back(parse_assertion(text));
+    for (const std::string& text : out.texts) out.slos.push_back(parse_assertion(text, "--slo"));
     if (out.slos.empty() && !out.stable)
         throw UserError("error: a closed loop is never overloaded: --by concurrency needs --slo, or a slo in the scenario");
     if (out.stable) out.texts.emplace_back("stable");
