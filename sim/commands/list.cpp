@@ -109,7 +109,7 @@ int list_command(const std::vector<std::string>& args) {
         }
         return exit_done;
     }
-    std::vector<std::string_view> known;
+    std::vector<std::string_view> known{"policies"};
     for (const Kind& kind : kinds()) {
         if (kind.name == wanted) {
             print_kind(kind, false);
@@ -120,7 +120,7 @@ int list_command(const std::vector<std::string>& args) {
     const std::string_view near = nearest(wanted, known);
     throw UserError("error: unknown kind '" + wanted + "'" +
                     (near.empty() ? std::string() : "; did you mean '" + std::string(near) + "'?") + " (one of: " + names +
-                    ")");
+                    ", policies)");
 }
 
 }  // namespace kvsim::app

@@ -222,11 +222,12 @@ std::string quoted(const std::string& word) {
     return out + "'";
 }
 
-/// What starts the engine this way.
+/// What starts the engine this way; empty for policies that neither vLLM nor SGLang has.
 std::string command_line(const Prepared& p) {
     const EngineArgs& e = p.options.engine;
     const Deployment& d = p.deployment;
     const config::EngineConfig& given = p.scenario.engine;
+    if (!p.info.modelled_from.empty()) return "";
     const std::string model = quoted(p.scenario.model.is_scalar() && d.model_name.empty() ? p.scenario.model.scalar
                                      : d.model_name.empty()                               ? "MODEL"
                                                                                           : d.model_name);
@@ -433,7 +434,11 @@ std::string text_report(const std::vector<Stage>& stages, const Candidate& best,
     for (const std::string& text : refusals(stages)) out += "cannot run: " + text + line_end;
     for (const std::string& text : warnings_of(best)) out += "warning: " + text + line_end;
     const char* const fence = as_markdown ? "```\n" : "";
-    out += "\n" + std::string(fence) + command_line(search.base()) + "\n" + best_line(best) + "\n" + fence;
+    const std::string command = command_line(search.base());
+    if (command.empty())
+        out += fmt::format("no command line: neither vLLM nor SGLang schedules like this ({}){}",
+                           search.base().info.modelled_from, line_end);
+    out += "\n" + std::string(fence) + (command.empty() ? "" : command + "\n") + best_line(best) + "\n" + fence;
     return out;
 }
 
@@ -460,12 +465,13 @@ std::string json_report(const std::vector<Stage>& stages, const Candidate& best)
         }
         return row;
     };
+    const std::string command = command_line(best.search->base());
     Json out{{"scenario", stages.front().plan.scenario.stem().string()},
              {"slos", best.search->targets().texts},
              {"searched", best.search->knob().key},
              {"unit", best.search->knob().unit},
              {"best", object(best)},
-             {"command", command_line(best.search->base())},
+             {"command", command.empty() ? Json() : Json(command)},
              {"result", best_line(best)},
              {"warnings", warnings_of(best)},
              {"candidates", Json::array()}};

@@ -186,10 +186,10 @@ Facts dimensions(const RunInfo& info, const Outcome& o, const Summary& s) {
     Facts facts;
     facts.emplace_back("Model", s.model.empty() ? std::string(absent) : s.model);
     facts.emplace_back("Hardware", hardware_text(info, s));
-    facts.emplace_back(
-        "Engine",
-        fmt::format("preset {}: max_num_seqs {}, max_num_batched_tokens {}, max_model_len {}, {}, preemption by {}", s.preset,
-                    s.max_num_seqs, s.max_num_batched_tokens, s.max_model_len, s.scheduling_policy, s.preemption));
+    facts.emplace_back("Engine",
+                       fmt::format("preset {}: max_num_seqs {}, max_num_batched_tokens {}, max_model_len {}, {}, {}", s.preset,
+                                   s.max_num_seqs, s.max_num_batched_tokens, s.max_model_len, s.scheduling_policy,
+                                   s.preemption == "none" ? "no preemption" : fmt::format("preemption by {}", s.preemption)));
     if (!info.modelled_from.empty())
         facts.emplace_back("", "modelled from documentation, without recorded decisions: " + info.modelled_from);
     facts.emplace_back("  deviates", info.deviations.empty() ? "nowhere from the preset" : join(info.deviations, "; "));

@@ -233,6 +233,16 @@ class Figures(unittest.TestCase):
         self.assertEqual(call("nonsense", sweep)[0], 2)
         self.assertEqual(call("rate", sweep, "--limit", "ttft_p99_ms=soon")[0], 2)
 
+    def test_help(self):
+        code, text, _ = call("-h")
+        self.assertEqual(code, 0)
+        for kind in ("rate", "pareto", "heatmap", "cdf", "timeline", "policies"):
+            self.assertIn(f"    {kind} ", text)
+            code, own, _ = call(kind, "--help")
+            self.assertEqual((code, "--out NAME" in own), (0, True))
+        self.assertIn("95 % intervals", " ".join(text.split()))
+        self.assertIn("95 % intervals", own)
+
     def test_without_matplotlib_one_line_says_what_to_install(self):
         hidden = work / "hidden"
         hidden.mkdir()

@@ -136,4 +136,8 @@ TEST_CASE("kvsim list policies: every kind of piece that a batch policy is compo
         CHECK(lines >= 4);
     }
     CHECK(!has(all.out, "routers"));
+    const auto typo = run_program({"list", "policis"});
+    CHECK(typo.exit == 2);
+    CHECK(has(typo.err, "did you mean 'policies'?"));
+    CHECK(has(typo.err, ", policies)"));
 }

@@ -179,6 +179,10 @@ TEST_CASE("a preset without recorded decisions says so, and names what it was mo
     CHECK(decisions("engine.preset=sarathi").find("Sarathi-Serve") != std::string::npos);
     CHECK(decisions("engine.batching=iteration").find("batching iteration") != std::string::npos);
     CHECK(decisions("engine.admission=expected") != "as recorded from the engine");
+    const Finished none = run_in(folder, {"s.yaml", "--set", "engine.preset=trtllm-no-evict", "--out", "out"});
+    REQUIRE(none.exit == 0);
+    CHECK(none.out.find("no preemption") != std::string::npos);
+    CHECK(none.out.find("preemption by") == std::string::npos);
 }
 
 TEST_CASE("memory knows every preset") {

@@ -213,6 +213,27 @@ TEST_CASE("tune: without lists the batch limits, then memory, block size and ten
     }));
 }
 
+TEST_CASE("tune: no command line for a policy that neither vLLM nor SGLang has") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    const auto tuned = [&folder](const std::string& set, const std::string& format) {
+        const Finished run =
+            run_in(folder, command({"tune", "s.yaml", "--out", "t", "--max-num-seqs", "4", "--seeds", "2", "--set", set},
+                                   {"--format", format}));
+        CAPTURE(run.err);
+        REQUIRE(run.exit == 0);
+        return run.out;
+    };
+    for (const char* set : {"engine.preset=sarathi", "engine.scheduling_policy=sjf"}) {
+        const std::string text = tuned(set, "table");
+        CHECK(has(text, "no command line: neither vLLM nor SGLang schedules like this ("));
+        CHECK(has(text, "best_max_num_seqs: 4,"));
+        CHECK_FALSE(has(text, "vllm serve"));
+        CHECK(has(tuned(set, "json"), "\"command\": null"));
+    }
+    CHECK(has(tuned("engine.scheduling_policy=priority", "table"), "--scheduling-policy priority"));
+}
+
 TEST_CASE("tune: what cannot be recommended") {
     const TemporaryFolder folder;
     folder.write("s.yaml", scenario());
