@@ -148,6 +148,23 @@ TEST_CASE("run: --steps writes one JSON object a step") {
     CHECK(std::count(log.begin(), log.end(), '\n') > 100);
 }
 
+TEST_CASE("run: static: a client that leaves after its last but one token takes the idle row with it, logged or not") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml",
+                 "name: s\nmodel: meta-llama/Llama-3.1-8B-Instruct\nhardware: {gpu: H100-SXM-80GB}\n"
+                 "engine: {preset: vllm-v1, batching: static, max_model_len: 600, num_gpu_blocks_override: 100}\n"
+                 "step_time: {model: affine, c0: 5ms, per_sequence: 1ms}\n"
+                 "workload:\n  arrivals: all_at_once\n  prompt_tokens: 10\n  classes:\n"
+                 "    - {name: brief, requests: 1, output_tokens: 5, cancel: {share: 1, after: 100ms}}\n"
+                 "    - {name: long, requests: 1, output_tokens: 200}\n");
+    REQUIRE(run_in(folder, {"s.yaml", "--out", "logged", "--steps", "steps.jsonl"}).exit == 0);
+    REQUIRE(run_in(folder, {"s.yaml", "--out", "plain"}).exit == 0);
+    for (const std::string& file : all_files) {
+        CAPTURE(file);
+        CHECK(slurp(folder.path() / "logged" / file) == slurp(folder.path() / "plain" / file));
+    }
+}
+
 TEST_CASE("run: a signal ends it at once, with nothing half-written and old files untouched") {
     for (const int signal : {SIGINT, SIGTERM}) {
         CAPTURE(signal);
