@@ -110,6 +110,7 @@ void Engine::schedule(Batch& batch, SimTime now) {
     batch.step = step_++;
     if (batch.windows.size() != windows_.size()) batch.windows = windows_;
     now_ = now;
+    early_.clear();  // of a step without rows, which no update() follows
     scheduling_ = true;
     scheduler_->plan(batch);
     scheduling_ = false;

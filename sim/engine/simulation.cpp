@@ -829,6 +829,7 @@ private:
     }
 
     void close() {
+        KVSIM_CHECK(!livelocked_ || in_system_ > 0, "an engine without requests does nothing for ever");
         if (in_system_ > 0) {
             out_.stall_report = stall_report();
             out_.end = now_;

@@ -19,6 +19,7 @@ private:
 
     /// Who lacks one token alone gets no row, so the last of the steps is none for the shortest.
     Steady steady_steps(std::vector<Slot>& rows) override {
+        if (idled_) return {};  // one that has left since is in the step's shape, though not among its rows
         Steady steady = Style::steady_steps(rows);
         steady.steps = std::max<std::int64_t>(0, steady.steps - 1);
         return steady;
@@ -35,8 +36,14 @@ private:
         return most;
     }
 
+    void idle(Batch& batch, Slot slot) {
+        engine_.idle(batch, slot);
+        idled_ = true;
+    }
+
     void plan_rows(Batch& batch) override {
         budget_ = no_budget;
+        idled_ = false;
         if (running_.empty()) {
             start(batch);
         } else {
@@ -55,7 +62,7 @@ private:
                     continue;
                 }
                 const Slot slot = row.slot;
-                engine_.idle(batch, slot);
+                idle(batch, slot);
                 drop_row(batch, i);
                 engine_.account(slot);
             }
@@ -70,12 +77,13 @@ private:
             if ((!last && left(running_[i]) == 1) || grow(batch, i, 1)) ++i;
         }
         for (const Slot slot : running_) {
-            if (engine_.request(slot).row < 0) engine_.idle(batch, slot);
+            if (engine_.request(slot).row < 0) idle(batch, slot);
         }
         if (!batch.preempted.empty()) closed_by_ = Bound::kv_blocks;
         if (!waiting_->empty()) batch.bound = closed_by_;
     }
 
+    bool idled_ = false;              // the last step had idle rows
     Bound closed_by_ = Bound::seats;  // what ended the admission to this batch; who comes later finds it closed
 };
 

@@ -256,7 +256,8 @@ std::optional<Bound> TokenScheduler::closed() {
     const std::int64_t budget = queue_budget(running_count());
     const std::int64_t wanted = chunk(head.tokens() - start.computed);
     if (!args_.enable_chunked_prefill && wanted > budget) return Bound::token_budget;
-    if (may_admit(head, start, std::min(wanted, budget))) return std::nullopt;
+    const std::int64_t most = args_.policy.equal_progress ? args_.block_size : wanted;  // it starts with one block then
+    if (may_admit(head, start, std::min({wanted, budget, most}))) return std::nullopt;
     return Bound::kv_blocks;
 }
 

@@ -148,6 +148,44 @@ TEST_CASE("run: --steps writes one JSON object a step") {
     CHECK(std::count(log.begin(), log.end(), '\n') > 100);
 }
 
+namespace {
+
+/// A log makes every step a single one; without one, steady steps are taken at once.
+void check_logged_as_plain(const std::string& engine, const std::string& classes) {
+    CAPTURE(engine);
+    const TemporaryFolder folder;
+    folder.write("s.yaml",
+                 "name: s\nmodel: meta-llama/Llama-3.1-8B-Instruct\nhardware: {gpu: H100-SXM-80GB}\n"
+                 "engine: {preset: vllm-v1, enable_prefix_caching: false, max_model_len: 160, " +
+                     engine +
+                     "}\nstep_time: {model: affine, c0: 5ms, per_sequence: 1ms}\n"
+                     "workload:\n  arrivals: all_at_once\n  prompt_tokens: 10\n  classes:\n" +
+                     classes);
+    REQUIRE(run_in(folder, {"s.yaml", "--out", "logged", "--steps", "steps.jsonl"}).exit == 0);
+    REQUIRE(run_in(folder, {"s.yaml", "--out", "plain"}).exit == 0);
+    for (const std::string& file : all_files) {
+        CAPTURE(file);
+        CHECK(slurp(folder.path() / "logged" / file) == slurp(folder.path() / "plain" / file));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("run: static: a client that leaves after its last but one token takes the idle row with it, logged or not") {
+    check_logged_as_plain("batching: static, num_gpu_blocks_override: 100",
+                          "    - {name: brief, requests: 1, output_tokens: 5, cancel: {share: 1, after: 100ms}}\n"
+                          "    - {name: long, requests: 1, output_tokens: 140}\n");
+}
+
+TEST_CASE("run: equal progress: who was paused starts again with one block, logged or not") {
+    for (const char* batching : {"decode-first", "max-utilization"}) {
+        check_logged_as_plain(std::string("scheduler_reserve_full_isl: false, async_scheduling: false, context_chunking: "
+                                          "equal_progress, num_gpu_blocks_override: 13, batching: ") +
+                                  batching,
+                              "    - {name: two, requests: 2, prompt_tokens: 60, output_tokens: 80}\n");
+    }
+}
+
 TEST_CASE("run: a signal ends it at once, with nothing half-written and old files untouched") {
     for (const int signal : {SIGINT, SIGTERM}) {
         CAPTURE(signal);

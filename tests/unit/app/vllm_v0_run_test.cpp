@@ -58,6 +58,23 @@ TEST_CASE("vllm-v0: every request completes under recompute, swap, chunking and 
     CHECK(async.at("kvsim").at("steps") >= recompute.at("kvsim").at("steps"));
 }
 
+TEST_CASE("vllm-v0: requests still come after the engine was left empty by one that ended at max_model_len") {
+    const TemporaryFolder folder;
+    folder.write("v0.yaml", scenario);
+    for (const char* n : {"1", "2"}) {
+        CAPTURE(n);
+        const Finished done = run_in(folder, {"v0.yaml", "--quiet", "--out", n, "--steps", "steps.jsonl", "--set",
+                                              "engine.async_output_processing=true", "--set", "engine.max_model_len=64",
+                                              "--set", "workload.prompt_tokens=50", "--set", "workload.output_tokens=40",
+                                              "--set", "workload.arrivals.rate=1/s", "--set", std::string("workload.n=") + n});
+        REQUIRE_MESSAGE(done.exit == 0, done.err);
+        CHECK(Json::parse(slurp(folder.path() / n / "summary.json")).at("completed") == 80);
+        const std::string log = slurp(folder.path() / "steps.jsonl");
+        const Json end = Json::parse(log.substr(log.rfind('\n', log.size() - 2) + 1));
+        CHECK(end.at("finished") == 80 * std::stoi(n));  // each once
+    }
+}
+
 TEST_CASE("vllm-v0: other presets tell that they do not read its keys") {
     const TemporaryFolder folder;
     folder.write("v0.yaml", scenario);
