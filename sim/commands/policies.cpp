@@ -411,6 +411,11 @@ std::string in_blocks(const TextTable& all, std::size_t base) {
     return out;
 }
 
+std::int64_t pool_tokens(const Prepared& prepared) {
+    const EngineArgs& engine = prepared.deployment.engine;
+    return engine.num_gpu_blocks * engine.block_size;
+}
+
 }  // namespace
 
 int policies_command(const std::vector<std::string>& args) {
@@ -453,6 +458,11 @@ int policies_command(const std::vector<std::string>& args) {
             const Prepared& p = prepared.front();
             Run run = run_seed(p, p.scenario.seed, {!quiet, std::nullopt, true});
             for (const std::string& warning : run.summary.warnings) log_warning(preset + ": " + warning);
+            if (first && p.scenario.engine.num_gpu_blocks_override && pool_tokens(p) != pool_tokens(*first)) {
+                log_warning(preset + ": num_gpu_blocks_override counts blocks of the preset's own size, here " +
+                            std::to_string(pool_tokens(p)) + " tokens in all, under " + results.front().preset + " " +
+                            std::to_string(pool_tokens(*first)) + "; block_size or kv_cache_memory_bytes makes them equal");
+            }
             results.push_back({preset, std::move(run.info), std::move(run.summary), std::move(run.outcome), {}, {}, {}});
             if (!first) first = std::move(prepared.front());
         } catch (const UserError& e) {

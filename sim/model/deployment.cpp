@@ -491,10 +491,12 @@ Maker<Piece> resolve_piece(std::string_view key, const config::Choice& given, st
                            Settings& settings, Diagnostics& diagnostics) {
     if (given.written && given.name.empty()) return {};  // wrong, and reported
     config::Choice choice = given;
-    if (!choice.written) choice.name = std::string(preset);
+    if (!choice.written) {
+        choice.name = std::string(preset);
+        choice.name_mark = settings.mark("preset");
+    }
     if (choice.name.empty()) return {};
-    const Entry<ReadPiece<Piece>>* entry =
-        find_entry(table, key, choice.name, choice.written ? choice.name_mark : settings.mark("preset"), diagnostics);
+    const Entry<ReadPiece<Piece>>* entry = find_entry(table, key, choice.name, choice.name_mark, diagnostics);
     if (entry == nullptr) return {};
     Maker<Piece> out{text_of(choice), entry->make({choice, scenario, d}, diagnostics)};
     if (choice.written && out.name != preset) settings.deviate(key, out.name, preset.empty() ? "its own" : std::string(preset));
@@ -603,8 +605,7 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
     static constexpr std::array<std::string_view, 4> modes{"recompute", "swap", "cheaper", "none"};
     const auto mode = std::find(modes.begin(), modes.end(), preemption);
     if (mode == modes.end()) {
-        settings.error("preemption", "preemption must be " + fmt::format("{}", fmt::join(modes, ", ")) + ", is '" +
-                                         excerpt(preemption) + "'");
+        diagnostics.unknown(settings.mark("preemption"), "preemption", preemption, modes);
     } else {
         policy.preemption = static_cast<PolicyArgs::Preemption>(mode - modes.begin());
         if (policy.preemption == PolicyArgs::Preemption::none && (order == "srpt" || order == "mlfq"))

@@ -81,6 +81,24 @@ TEST_CASE("policies: table, markdown and CSV name every preset, without --preset
     CHECK(again.out == run_in(folder, {"policies", "s.yaml", "--format", "csv", "--quiet"}).out);
 }
 
+TEST_CASE("policies: a pool given in blocks is warned of where they are of another size") {
+    const TemporaryFolder folder;
+    std::string text = scenario();
+    const Finished equal =
+        run_in(folder, {"policies", folder.write("equal.yaml", text), "--presets", "vllm-v1,static,trtllm-no-evict"});
+    CHECK(equal.exit == 0);
+    CHECK(equal.err.find("num_gpu_blocks_override counts") == std::string::npos);
+    text.erase(text.find("block_size: 16, "), std::string("block_size: 16, ").size());
+    const Finished done =
+        run_in(folder, {"policies", folder.write("s.yaml", text), "--presets", "vllm-v1,static,trtllm-no-evict"});
+    CHECK(done.exit == 0);
+    CAPTURE(done.err);
+    CHECK(done.err.find(
+              "trtllm-no-evict: num_gpu_blocks_override counts blocks of the preset's own size, here 1920 tokens in all, "
+              "under vllm-v1 960; block_size") != std::string::npos);
+    CHECK(done.err.find("static: num_gpu_blocks_override counts") == std::string::npos);
+}
+
 TEST_CASE("policies: differences of thousands of requests, shorter ones among them") {
     const TemporaryFolder folder;
     folder.write("s.yaml", scenario());

@@ -213,6 +213,11 @@ TEST_CASE("what makes no sense together is refused with the reason") {
           2);
     CHECK(refusal(llama_h100 + "engine: {router_max_wait_tokens: 2}").find("past-future") != std::string::npos);
     CHECK(refusal(llama_h100 + "engine: {admission: expectd}").find("did you mean 'expected'") != std::string::npos);
+    CHECK(refusal(llama_h100 + "engine: {preemption: swp}").find("did you mean 'swap'") != std::string::npos);
+    // What is wrong with a piece of the preset stands where the preset is named.
+    const std::string of_preset = refusal(llama_h100 + "engine: {preset: fastserve, batching: static}");
+    CAPTURE(of_preset);
+    CHECK(of_preset.find(":18: error: mlfq: ") != std::string::npos);
 }
 
 TEST_CASE("quantization and dtype change the stored weights") {
