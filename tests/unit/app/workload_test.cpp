@@ -181,7 +181,7 @@ TEST_CASE("a session's later prompt finds the blocks it generated, by output_has
 }
 
 TEST_CASE("requests that wait in ways a trace cannot say are refused with the reason") {
-    for (const auto& [keys, what] :
+    for (const auto& [more, what] :
          {std::pair{"  users: {count: 3}\n  timeout: 3s\n", "have no session_id to follow"},
           std::pair{"  users: {count: 3, ramp_up: 1s}\n", "have no session_id to follow"},
           std::pair{"  users: {count: 3, think_time: 1s}\n  sessions: {turns: 2}\n", "a user's sessions follow one another"},
@@ -192,6 +192,7 @@ TEST_CASE("requests that wait in ways a trace cannot say are refused with the re
                     "step 'c' waits for other requests than the one before it"},
           std::pair{"  classes: [{name: k, max_concurrency: 2, arrivals: {process: poisson, rate: 1/s}}]\n",
                     "class 'k': a limit of its concurrency holds requests back"}}) {
+        const std::string keys = more;
         CAPTURE(keys);
         const TemporaryFolder folder;
         folder.write("a.yaml", engine("") + "workload:\n  requests: 30\n" + small + keys);

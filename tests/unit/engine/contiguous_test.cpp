@@ -176,10 +176,11 @@ TEST_CASE("contiguous: what each policy reserves, and its shares") {
         return run(options, one);
     };
     const double token = (5 + 6 + 7 + 8 + 9 + 10) / 6.0 / 32;
-    for (const auto& [name, internal] :
+    for (const auto& [policy, internal] :
          {std::pair{"contiguous-max", 24 - 10}, std::pair{"contiguous-pow2", 5 + 8 - 10}, std::pair{"contiguous-exact", 0}}) {
+        const std::string name = policy;
         CAPTURE(name);
-        const Shares s = shares(run_with(name));
+        const Shares s = shares(run_with(name.c_str()));
         CHECK(s.token == doctest::Approx(token));
         CHECK(s.reserved == doctest::Approx(10.0 / 32 - token));
         CHECK(s.internal == doctest::Approx(internal / 32.0));

@@ -102,16 +102,16 @@ TEST_CASE("passes: quantiles twice over, and each batch's share at or below one"
     }
     kvsim::QuantilePasses<std::int64_t> passes;
     for (const std::int64_t value : column) passes.count(value);
-    for (const std::array<double, 3>& qs : {std::array{0.5, 0.99, 0.0}, std::array{1.0, 0.49, 0.51}}) {
-        passes.want(6'000, qs);
+    for (const std::array<double, 3>& wanted : {std::array{0.5, 0.99, 0.0}, std::array{1.0, 0.49, 0.51}}) {
+        passes.want(6'000, wanted);
         for (std::size_t i = 0; i < column.size(); ++i) {
             passes.collect(column[i]);
             if (i % 500 == 499) passes.end_batch();
         }
         const std::vector<double> values = passes.values();
-        CHECK(values == quantiles(column, qs));
-        for (std::size_t q = 0; q < qs.size(); ++q) {
-            CHECK(values[q] == reference(column, qs[q]));
+        CHECK(values == quantiles(column, wanted));
+        for (std::size_t q = 0; q < wanted.size(); ++q) {
+            CHECK(values[q] == reference(column, wanted[q]));
             const auto limit = static_cast<std::int64_t>(values[q]);
             const std::vector<std::int64_t> below = passes.at_or_below(limit);
             REQUIRE(below.size() == 12);
