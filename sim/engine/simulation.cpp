@@ -311,8 +311,8 @@ private:
         if constexpr (std::is_same_v<AnyEngine, Engine>) {
             // Of several replicas one may die (EngineCrash), which ends the run: the others must not be beyond that instant.
             // What blocks are saved by sharing is only known step by step.
-            if (options_.form == EngineForm::per_request || replicas_.size() > 1 || may_branch_ || options_.note_head_blocking)
-                return;
+            if (options_.form == EngineForm::per_request || replicas_.size() > 1 || may_branch_) return;
+            if (options_.note_head_blocking && !replicas_.front()->head_blocking_is_settled()) return;
             if (may_cancel_) horizon = std::min(horizon, next_deadline());
         }
         // Tokens are counted second by second over all replicas.

@@ -151,6 +151,7 @@ struct Seen {
     std::int64_t hits = 0;
     std::int64_t gave_up = 0;
     std::int64_t swapped = 0;
+    std::int64_t head_blocked = 0;  // runs in which it was
 };
 
 /// `share`: of the scenarios one in so many.
@@ -161,7 +162,8 @@ Seen compare_forms(const std::string& policy, std::uint64_t share = 1) {
     Seen seen;
     std::uint64_t differing = 0;
     for (std::uint64_t seed = first; seed < first + count && differing < 5; ++seed) {
-        const Scenario scenario = scenario_of(policy, seed);
+        Scenario scenario = scenario_of(policy, seed);
+        scenario.options.note_head_blocking = seed % 2 == 1;
         INFO(describe(scenario));
         const auto one_by_one = [](const SimulationOptions& o, const StepTimeModel& s, Router& r, Workload& w) {
             SimulationOptions plain = o;
@@ -184,6 +186,8 @@ Seen compare_forms(const std::string& policy, std::uint64_t share = 1) {
             difference = plain.outcome.stall_report + " against " + jumps.outcome.stall_report;
         if (difference.empty() && plain.outcome.integrals.recompute_ns != jumps.outcome.integrals.recompute_ns)
             difference = "recompute_ns";
+        if (difference.empty() && plain.outcome.integrals.head_blocking != jumps.outcome.integrals.head_blocking)
+            difference = "head_blocking";
         if (difference.empty() && !plain.refused && !plain.endless &&
             !(files_of(folder, scenario, plain.outcome) == files_of(folder, scenario, jumps.outcome)))
             difference = "files";
@@ -194,6 +198,7 @@ Seen compare_forms(const std::string& policy, std::uint64_t share = 1) {
         seen.hits += c.hit_tokens_first;
         seen.gave_up += c.timed_out + c.cancelled;
         seen.swapped += c.swapped_tokens;
+        seen.head_blocked += plain.outcome.integrals.head_blocking > SimDuration::zero() ? 1 : 0;
     }
     return seen;
 }
@@ -297,6 +302,7 @@ TEST_CASE("oracle: SGLang's steady decoding at once leaves what single steps lea
     CHECK(seen.preemptions > 50);
     CHECK(seen.hits > 1000);
     CHECK(seen.gave_up > 100);
+    CHECK(seen.head_blocked > 10);
 }
 
 TEST_CASE("oracle: steady decoding at once leaves what single steps leave, in every style") {

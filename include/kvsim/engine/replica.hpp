@@ -187,6 +187,20 @@ public:
         }
     }
     void note_head_blocking() { note_head_blocking_ = true; }
+    /// Engine::head_blocks_others() stays false while nobody comes, is admitted or leaves: blocks only become fewer meanwhile.
+    [[nodiscard]] bool head_blocking_is_settled() const {
+        if constexpr (fast) {
+            return false;
+        } else {
+            // V0 gives blocks back between steps: one whose content another has, those of who finished a step ago.
+            if (head_blocks_ || engine_.args().batching == "vllm-v0") return false;
+            if (engine_.waiting_count() < 2 || engine_.running_count() >= engine_.args().max_num_seqs) return true;
+            const std::vector<Slot> waiting = engine_.scheduler().waiting();
+            return std::none_of(waiting.begin(), waiting.end(), [this](Slot slot) {
+                return admission_blocks(engine_.args(), engine_.request(slot).tokens()) <= engine_.free_blocks();
+            });
+        }
+    }
     void keep_gaps() {
         if constexpr (!fast) engine_.keep_gaps();
     }

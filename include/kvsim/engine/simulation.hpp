@@ -33,7 +33,7 @@ struct SimulationOptions {
     bool latency_from_intended = false;
     bool note_client_queue = true;    ///< fill Outcome::client_queue; false where only the limit says when requests are sent
     bool itl_per_request = false;     ///< fill Outcome::itl_p99
-    bool note_head_blocking = false;  ///< fill Integrals::head_blocking; takes every step by itself
+    bool note_head_blocking = false;  ///< fill Integrals::head_blocking; fewer steps pass at once
     std::optional<SimDuration> warmup_time;  ///< requests arriving earlier than this after the first are not measured
     std::optional<std::int64_t> warmup_requests;
     std::optional<std::int64_t> measured_end;                              ///< requests from this id on are not measured
