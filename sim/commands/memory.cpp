@@ -478,17 +478,9 @@ int memory_command(const std::vector<std::string>& args) {
     if (const auto engine = given->text("engine")) {
         const auto named = [&](std::string_view name) { return name == *engine; };
         const auto offered = presets();
-        const auto planned = planned_presets();
-        // Memory knows engines whose decisions this version does not take yet.
-        const bool foreign = std::any_of(planned.begin(), planned.end(), named) && !engine->starts_with("orca") &&
-                             *engine != "sarathi" && *engine != "static";
         const bool preset = std::any_of(offered.begin(), offered.end(), [&](const Preset& p) { return named(p.name); });
         const std::string source = "--engine " + *engine;
-        if (foreign) {
-            put(root, "engine.version", scalar(version_of_preset(*engine).text(), source));
-        } else {
-            put(root, !preset && parse_engine_version(*engine) ? "engine.version" : "engine.preset", scalar(*engine, source));
-        }
+        put(root, !preset && parse_engine_version(*engine) ? "engine.version" : "engine.preset", scalar(*engine, source));
     }
     // The arithmetic asks nothing of a workload, a scenario does.
     const bool has_workload = root.find("workload") != nullptr;

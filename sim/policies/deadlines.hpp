@@ -7,6 +7,7 @@
 
 #include "kvsim/config/scenario.hpp"
 #include "kvsim/engine/engine.hpp"
+#include "piece.hpp"
 
 namespace kvsim {
 
@@ -65,5 +66,15 @@ private:
     config::SloConfig all_;
     std::vector<std::pair<std::int32_t, config::SloConfig>> classes_;
 };
+
+/// The objectives of a piece that goes by deadlines alone and has no parameters; unset after reporting that there are none.
+inline std::optional<Deadlines::Objectives> read_deadlines(const PieceSource& source, config::Diagnostics& diagnostics) {
+    NoParams params;
+    if (!read_params(no_params(), source, params, diagnostics)) return std::nullopt;
+    Deadlines::Objectives objectives = Deadlines::objectives(source.scenario);
+    if (Deadlines::exist(objectives)) return objectives;
+    refuse(source, "no request has a deadline: slo.ttft or slo.e2e, of the scenario or of a class, sets one", diagnostics);
+    return std::nullopt;
+}
 
 }  // namespace kvsim

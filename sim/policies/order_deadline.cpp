@@ -34,13 +34,8 @@ std::function<std::unique_ptr<WaitingQueue>(Engine&)> make(const Deadlines::Obje
 
 std::function<std::unique_ptr<WaitingQueue>(Engine&)> read_edf_order(const PieceSource& source,
                                                                      config::Diagnostics& diagnostics) {
-    NoParams params;
-    if (!read_params(no_params(), source, params, diagnostics)) return nullptr;
-    const Deadlines::Objectives objectives = Deadlines::objectives(source.scenario);
-    if (!Deadlines::exist(objectives))
-        return refuse(source, "no request has a deadline: slo.ttft or slo.e2e, of the scenario or of a class, sets one",
-                      diagnostics);
-    return make(objectives, false);
+    const auto objectives = read_deadlines(source, diagnostics);
+    return objectives ? make(*objectives, false) : nullptr;
 }
 
 std::function<std::unique_ptr<WaitingQueue>(Engine&)> read_slo_slack_order(const PieceSource& source,

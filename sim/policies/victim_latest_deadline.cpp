@@ -25,13 +25,9 @@ private:
 
 std::function<std::unique_ptr<VictimRule>(Engine&)> read_latest_deadline_victim(const PieceSource& source,
                                                                                 config::Diagnostics& diagnostics) {
-    NoParams params;
-    if (!read_params(no_params(), source, params, diagnostics)) return nullptr;
-    const Deadlines::Objectives objectives = Deadlines::objectives(source.scenario);
-    if (!Deadlines::exist(objectives))
-        return refuse(source, "no request has a deadline: slo.ttft or slo.e2e, of the scenario or of a class, sets one",
-                      diagnostics);
-    return [objectives](Engine& engine) { return std::make_unique<LatestDeadline>(objectives, engine); };
+    const auto found = read_deadlines(source, diagnostics);
+    if (!found) return nullptr;
+    return [objectives = *found](Engine& engine) { return std::make_unique<LatestDeadline>(objectives, engine); };
 }
 
 }  // namespace kvsim

@@ -47,9 +47,8 @@ struct Preset {
     std::int64_t max_num_batched_tokens = 0;  ///< 0: by the GPU, as vLLM's
     bool swap_overlap = false;
 };
-/// The presets of this version, and the names reserved for later ones.
+/// The presets of this version.
 std::span<const Preset> presets();
-std::span<const std::string_view> planned_presets();
 
 struct Deployment {
     std::optional<ModelSpec> model;
