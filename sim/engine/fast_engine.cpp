@@ -59,7 +59,8 @@ FastEngine::FastEngine(const EngineArgs& args, EngineListener& listener, Integra
       occupied_(buckets_.size() / 64),
       most_crossings_(stretch / args.block_size + 1),
       // A last block lasts block_size batches, and two more may be in flight when its request leaves.
-      scheduled_at_(static_cast<std::size_t>(ceil_div(args.block_size + 4, args.block_size) * args.block_size)) {}
+      scheduled_at_(std::bit_ceil(static_cast<std::size_t>(std::max(args.block_size + 4, stretch)))),
+      scheduled_mask_(scheduled_at_.size() - 1) {}
 
 // ---- lists through the requests
 
@@ -149,9 +150,8 @@ inline void FastEngine::plan_decoders(Batch& batch) {
     if (kv_.keeps_ids()) name_crossers();
     batch.decoders = decoders_;
     batch.measured_decoders = measured_decoders_;
-    batch.shape.tokens = batch.shape.decode_rows = batch.shape.sampled = batch.shape.sequences = decoders_;
     decode_context_ += decoders_;
-    batch.shape.decode_context = decode_context_;
+    batch.context = decode_context_;
     budget_ -= decoders_;
     computed_ += decoders_;
     outstanding_ -= decoders_;
@@ -244,11 +244,11 @@ void FastEngine::plan_waiting(Batch& batch) {
 inline void FastEngine::place(Batch& batch, Live& live, std::int64_t tokens) {
     blocked_budget_ = not_blocked;
     budget_ -= tokens;
-    ++batch.shape.sequences;
-    batch.shape.tokens += tokens;
+    batch.prefills = true;
+    ++batch.prefill_rows;
+    batch.prefill_tokens += tokens;
     if (tokens == 1) {
-        ++batch.shape.decode_rows;
-        batch.shape.decode_context += live.computed + 1;
+        batch.single_context += live.computed + 1;
     } else {
         batch.chunks.push_back({tokens, live.computed});
     }
@@ -264,9 +264,8 @@ inline void FastEngine::place(Batch& batch, Live& live, std::int64_t tokens) {
     outstanding_ -= tokens;
     kv_.publish(live.kv, upto);
     if (upto == live.prompt + live.outputs) {
-        ++batch.shape.sampled;
         batch.completing.push_back(&live);
-        if (kv_.keeps_ids()) batch.prefill_rows.back().samples = true;
+        if (kv_.keeps_ids()) batch.prefill_list.back().samples = true;
     } else {
         live.state = State::prefilling;
         prefilling_ = &live;
@@ -275,13 +274,12 @@ inline void FastEngine::place(Batch& batch, Live& live, std::int64_t tokens) {
 
 /// Who decodes from the next batch on.
 inline void FastEngine::close_plan(Batch& batch) {
-    batch.shape.chunks = batch.chunks;
     // Without chunks the head may turn from lacking blocks to lacking budget when blocks it would have hit are taken.
     steady_ = prefilling_ == nullptr &&
               (batch.preempted == 0 ? args_.enable_chunked_prefill || waiting_.empty() : held_back_in_next());
     if (batch.empty()) return;
     batch.number = batch_;
-    scheduled_at_[slot_] = now_;
+    scheduled_at(batch_) = now_;
     release_ended(batch_);
     for (Live* const live : batch.completing) {
         live->offset = live->computed - (batch_ + 1);
@@ -296,19 +294,12 @@ inline void FastEngine::close_plan(Batch& batch) {
     }
     ++batch_;
     phase_ = phase_ + 1 == phases_.size() ? 0 : phase_ + 1;
-    slot_ = slot_ + 1 == scheduled_at_.size() ? 0 : slot_ + 1;
-}
-
-/// One of the latest batches.
-inline SimTime FastEngine::scheduled_at(std::int64_t batch) const {
-    const auto age = static_cast<std::size_t>(batch_ - batch);
-    return scheduled_at_[slot_ >= age ? slot_ - age : slot_ + scheduled_at_.size() - age];
 }
 
 void FastEngine::schedule(Batch& batch, SimTime now) {
     batch.clear();
     batch.step = step_++;
-    if (kv_.keeps_ids()) batch.clear_rows();
+    if (kv_.keeps_ids()) batch.clear_lists();
     now_ = now;
     budget_ = args_.max_num_batched_tokens;
     plan_decoders(batch);
@@ -428,7 +419,7 @@ void FastEngine::update(const Batch& batch, SimTime now) {
     now_ = now;
     if (batch.decoders > 0) tokens_.next(batch.decoders, batch.measured_decoders, now - last_update_, now);
     last_update_ = now;
-    if (!batch.completing.empty() || !in_flight_.empty()) take_tokens(batch);
+    if (batch.prefills || !in_flight_.empty()) take_tokens(batch);
     if (kv_.keeps_ids()) finished_.clear();
     if (bucket(batch.number).first) finish_all(batch.number);
 }
@@ -486,16 +477,16 @@ inline void FastEngine::finish(Live& live) {
 }
 
 [[gnu::cold]] void FastEngine::note_row(Batch& batch, const PrefillRow& row) {
-    batch.prefill_rows.push_back(row);
+    batch.prefill_list.push_back(row);
 }
 
 void FastEngine::record_scheduled(StepRecord& record, Batch& batch) const {
     record.step = batch.step;
-    record.total_tokens = batch.shape.tokens;
+    record.total_tokens = batch.tokens();
     record.preempted = batch.victims;
     record.free_after_schedule = kv_.free();
-    record.scheduled.resize(static_cast<std::size_t>(batch.shape.sequences));
-    batch.received.resize(static_cast<std::size_t>(batch.shape.sampled));
+    record.scheduled.resize(static_cast<std::size_t>(batch.rows()));
+    batch.received.resize(static_cast<std::size_t>(batch.sampled()));
     auto row = record.scheduled.begin();
     auto receiver = batch.received.begin();
     const auto crossing = static_cast<std::uint32_t>(phase_ == 0 ? phases_.size() - 1 : phase_ - 1);
@@ -511,7 +502,7 @@ void FastEngine::record_scheduled(StepRecord& record, Batch& batch) const {
         ++row;
         --left;
     }
-    for (const PrefillRow& prefill : batch.prefill_rows) {
+    for (const PrefillRow& prefill : batch.prefill_list) {
         row->id = prefill.live->id;
         row->tokens = prefill.tokens;
         row->computed = prefill.computed;
@@ -542,155 +533,200 @@ bool FastEngine::bound_stays(Bound bound) const {
     return bound == Bound::kv_blocks && budget > 0 && budget >= blocked_budget_;
 }
 
-/// update() before its instant; what its finishes give back counts from then on.
-void FastEngine::update_ahead(const Batch& batch, SimTime now) {
-    const std::int64_t before = unfinished_;
+/// What run_ahead() has passed over and not yet told of: sums over its steps, and of each times its instant.
+struct FastEngine::Walk {
+    SimTime origin;  // instants count from here
+    std::int64_t blocks = 0;
+    std::int64_t tokens = 0;
+    std::int64_t block_instants = 0;
+    std::int64_t token_instants = 0;
+};
+
+inline void FastEngine::flush(Walk& walk, SimTime now) {
+    if (walk.tokens > 0) {
+        kv_.take(walk.blocks);
+        table_blocks_ += walk.blocks;
+        computed_ += walk.tokens;
+        outstanding_ -= walk.tokens;
+        const Int128 origin = walk.origin.time_since_epoch().count();
+        const Int128 used_sum = origin * walk.blocks + walk.block_instants;
+        const Int128 token_sum = origin * walk.tokens + walk.token_instants;
+        held_integrals_.set(used_blocks(), held(), used_sum, used_sum * args_.block_size - token_sum);
+        integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_blocks());
+    }
+    walk = {now};
+}
+
+/// The result of `batch`, in which somebody gets the last token while nobody waits or prefills.
+[[gnu::noinline]] void FastEngine::finish_in(const Batch& batch, SimTime now) {
     update(batch, now);
-    if (unfinished_ != before) account(now);
+    account(now);
+    steady_ = true;
 }
 
 FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool async, SimTime& end, SimTime horizon,
-                                        SimTime last_finish, const DecodeLine& line) {
+                                        SimTime last_finish, DecodePrices& prices) {
+    // Over so few and so short steps of at most 2^18 rows no sum of a Walk overflows.
+    constexpr std::int64_t most_steps = 1 << 10;
+    constexpr SimDuration most_apart{std::int64_t{1} << 33};
+    constexpr std::int64_t few = 8;  // steps that pass_many() is not worth its start for
+    const Bound bound = (async ? next : current)->bound;
+    const DecodeLine* line = prices.line(decoders_);
+    if (!line || !bound_stays(bound)) return {};
+
+    const std::int64_t in_flight = async ? 2 : 1;
+    const auto plain = [this](const Batch& batch) { return !batch.prefills && batch.decoders == decoders_; };
+    // So many batches of the queue do not just give each of the decoders a token.
+    std::int64_t odd = !plain(async ? *next : *current) ? in_flight : plain(*current) ? 0 : 1;
+    std::int64_t one_by_one = 0;  // so many steps are not worth a pass_many()
+    Ahead passed;
+    Walk walk{end};
+    SimTime until = std::min(horizon, end + most_apart);
+    while (passed.steps < most_steps && decoders_ > 0) {
+        if (odd == 0 && one_by_one == 0) {
+            const std::int64_t most = batches_without_end(stretch - 1) + 1;
+            one_by_one = std::min(most, few);
+            if (most > few && (horizon - end).count() > few * current->duration.count()) {
+                flush(walk, end);
+                const std::int64_t steps = pass_many(*current, async ? next : nullptr, end, horizon, most, *line);
+                walk.origin = end;
+                until = std::min(horizon, end + most_apart);
+                passed.steps += steps;
+                passed.rows += steps * decoders_;
+                if (steps > 0) one_by_one = 0;
+            }
+        }
+        if (one_by_one > 0 || odd > 0) {
+            const SimTime now = end;
+            const std::int64_t crossers = crossers_[phase_];
+            if (now >= until || walk.blocks + crossers > kv_.free()) break;
+            Batch& batch = *current;
+            if (somebody_ends_in(batch.number)) {
+                if (!waiting_.empty() || now > last_finish) break;
+                flush(walk, now);
+                finish_in(batch, now);
+            } else {
+                if (batch.decoders > 0) tokens_.next(batch.decoders, batch.measured_decoders, now - last_update_, now);
+                now_ = last_update_ = now;
+                if (batch.prefills || !in_flight_.empty()) take_tokens(batch);
+            }
+            const std::int64_t rows = decoders_;
+            const std::int64_t since = (now - walk.origin).count();
+            walk.blocks += crossers;
+            walk.tokens += rows;
+            walk.block_instants += crossers * since;
+            walk.token_instants += rows * since;
+            decode_context_ += rows;
+            phase_ = phase_ + 1 == phases_.size() ? 0 : phase_ + 1;
+            scheduled_at(batch_) = now;
+            batch.clear_prefills();
+            batch.number = batch_++;
+            batch.decoders = rows;
+            batch.measured_decoders = measured_decoders_;
+            batch.bound = bound;
+            batch.duration = round_step(line->base_ns + line->per_context_ns * static_cast<double>(decode_context_));
+            if (async) std::swap(current, next);
+            end = now + current->duration;
+            ++passed.steps;
+            passed.rows += rows;
+            if (odd > 0) {
+                --odd;
+            } else {
+                --one_by_one;
+            }
+        }
+        if (somebody_ends_in(batch_ - 1)) {
+            release_ended(batch_ - 1);
+            odd = in_flight;
+            one_by_one = 0;
+            line = prices.line(decoders_);
+            if (!line || bound == Bound::token_budget) break;
+        }
+    }
+    flush(walk, end);
+    return passed;
+}
+
+/// At most `most` steps that are known to end in time and lack no block, where each batch of the queue just gives all decoders a
+/// token, and nobody gets the last one but in the last of them. Gives how many; 0: it cannot tell.
+std::int64_t FastEngine::pass_many(Batch& current, Batch* next, SimTime& end, SimTime horizon, std::int64_t most,
+                                   const DecodeLine& line) {
+    if (line.per_context_ns < 0 || line.base_ns < 1) return 0;  // prices must rise with the context
     const std::int64_t rows = decoders_;
-    const auto plain = [rows](const Batch& batch) { return batch.shape.sequences == rows && batch.decoders == rows; };
-    Batch& newest = async ? *next : *current;
-    // So many batches of the queue do not just give each of the decoders a token; their results are taken one by one.
-    const std::int64_t odd = !plain(newest) ? (async ? 2 : 1) : plain(*current) ? 0 : 1;
-    const Bound bound = newest.bound;
-    if (odd > 0 && !bound_stays(bound)) return {};
-    // Last tokens among them: no room may be made for a waiting head, and no result may come after `last_finish`.
-    const bool newest_ends = somebody_ends_in(batch_ - 1);
-    const bool current_ends = async ? somebody_ends_in(batch_ - 2) : newest_ends;
-    bool only_current = false;
-    if (current_ends || newest_ends) {
-        KVSIM_DCHECK(odd > 0, "who got its last token decodes no more");
-        if (!waiting_.empty() || (current_ends && end > last_finish)) return {};
-        only_current = async && newest_ends && end + next->duration > last_finish;
+    const std::int64_t pending = next ? next->duration.count() : 0;
+    std::int64_t n = most;
+    if (kv_.free() < rows * most_crossings_) {
+        std::int64_t left = kv_.free();
+        std::size_t phase = phase_;
+        std::int64_t enough = 0;
+        while (enough < n && (left -= crossers_[phase]) >= 0) {
+            ++enough;
+            phase = phase + 1 == phases_.size() ? 0 : phase + 1;
+        }
+        n = enough;
     }
+    if (end >= tokens_.second_end()) tokens_.add(0, end);  // only now that no replica has tokens of the second before
+    const std::int64_t room = (std::min(horizon, tokens_.second_end()) - end).count();
+    const double dearest = line.base_ns + line.per_context_ns * static_cast<double>(decode_context_ + n * rows) + 0.5;
+    // Then prices fit in int32, and no sum below needs a check.
+    if (!(dearest < INT32_MAX) || pending > INT32_MAX) return 0;
+    const std::int64_t longest = std::max(pending, static_cast<std::int64_t>(dearest));
+    if (room <= longest * (n - 1)) n = (room - 1) / longest + 1;
+    if (n <= 0) return 0;
 
-    constexpr std::int64_t most_steps = 1 << 20;                 // then the user's interrupt is looked for
-    if (line.per_context_ns < 0 || line.base_ns < 1) return {};  // prices must rise with the context
-
-    std::int64_t flying = current->duration.count();
-    std::int64_t pending = async ? next->duration.count() : 0;  // of the batch that follows
-    std::int64_t free = kv_.free();
-    std::int64_t steps = 0;
-    Int128 used_sum = 0, reserved_sum = 0;
+    // The results of the batch in progress arrive and batch_ + i is scheduled, both at `now`. Instants count from `end`.
     std::array<std::int32_t, stretch + 2> prices;  // of the steps that end one after the other from `end` on
-    bool somebody_ended = false;
-    while (steps < most_steps && end < horizon && crossers_[phase_] <= free) {
-        // So many steps need no look at anything: there are blocks, they end in time, and nobody ends but in the last of them,
-        // which changes only what follows it.
-        const std::int64_t before_end = batches_without_end(stretch);
-        std::int64_t n = only_current ? 1 : std::min(before_end + 1, stretch);
-        if (free < rows * most_crossings_) {
-            std::int64_t left = free;
-            std::size_t phase = phase_;
-            std::int64_t enough = 0;
-            while (enough < n && (left -= crossers_[phase]) >= 0) {
-                ++enough;
-                phase = phase + 1 == phases_.size() ? 0 : phase + 1;
-            }
-            n = enough;
+    tokens_.next(rows, measured_decoders_, end - last_update_, end);
+    prices[0] = static_cast<std::int32_t>(pending);
+    price_steps(line, decode_context_, rows, n, prices.data() + (next ? 1 : 0));
+    std::int64_t now = 0, instants = 0, block_instants = 0, taken = 0;
+    for (std::int64_t i = 0; i < n;) {  // up to the end of a turn of either ring
+        const std::size_t slot = static_cast<std::size_t>(batch_ + i) & scheduled_mask_;
+        const auto whole = static_cast<std::int64_t>(std::min(phases_.size() - phase_, scheduled_at_.size() - slot));
+        const std::int64_t some = std::min(n - i, whole);
+        const std::int32_t* const price = prices.data() + i;
+        const std::int32_t* const crossers = crossers_.data() + phase_;
+        SimTime* const scheduled = scheduled_at_.data() + slot;
+        for (std::int64_t k = 0; k < some; ++k) {
+            scheduled[k] = end + SimDuration(now);
+            instants += now;
+            taken += crossers[k];
+            block_instants += crossers[k] * now;
+            now += price[k];
         }
-        if (end >= tokens_.second_end()) tokens_.add(0, end);  // only now that no replica has tokens of the second before
-        const std::int64_t room = (std::min(horizon, tokens_.second_end()) - end).count();
-        const double dearest = line.base_ns + line.per_context_ns * static_cast<double>(decode_context_ + n * rows) + 0.5;
-        // Then prices fit in int32, and no sum below needs a check.
-        if (!(dearest < INT32_MAX) || pending > INT32_MAX) break;
-        const std::int64_t longest = std::max(pending, static_cast<std::int64_t>(dearest));
-        if (room <= longest * (n - 1)) n = (room - 1) / longest + 1;
-        if (n <= 0) break;
-        const std::int64_t known = steps == 0 ? std::min(odd, n) : 0;
-
-        // The results of the batch in progress arrive and batch_ + i is scheduled, both at `now`. Instants count from `end`.
-        if (known > 0) {
-            update_ahead(*current, end);
-            if (known > 1) {
-                integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_blocks() + crossers_[phase_]);
-                update_ahead(*next, end + next->duration);
-            }
-            free = kv_.free();
-        } else {
-            tokens_.next(rows, measured_decoders_, end - last_update_, end);
-        }
-        prices[0] = static_cast<std::int32_t>(pending);
-        price_steps(line, decode_context_, rows, n, prices.data() + (async ? 1 : 0));
-        std::int64_t now = 0, instants = 0, block_instants = 0, taken = 0;
-        for (std::int64_t i = 0; i < n;) {  // up to the end of the phases' turn
-            const std::int64_t some = std::min(n - i, args_.block_size - static_cast<std::int64_t>(phase_));
-            const std::int32_t* const price = prices.data() + i;
-            const std::int32_t* const crossers = crossers_.data() + phase_;
-            SimTime* const scheduled = scheduled_at_.data() + slot_;
-            for (std::int64_t k = 0; k < some; ++k) {
-                scheduled[k] = end + SimDuration(now);
-                instants += now;
-                taken += crossers[k];
-                block_instants += crossers[k] * now;
-                now += price[k];
-            }
-            i += some;
-            phase_ = static_cast<std::int64_t>(phase_) + some == args_.block_size ? 0 : phase_ + static_cast<std::size_t>(some);
-            slot_ += static_cast<std::size_t>(some);
-            if (slot_ == scheduled_at_.size()) slot_ = 0;
-        }
-        flying = prices[static_cast<std::size_t>(n - 1)];
-        if (async) pending = prices[static_cast<std::size_t>(n)];
-        const std::int64_t last = now - flying;
-        // The gaps up to there that are not known yet are prices, and from the second on they only rise.
-        const auto from = static_cast<std::size_t>(std::max<std::int64_t>(known - 1, 0)),
-                   past = static_cast<std::size_t>(n - 1);
-        if (from < past) {
-            const std::int32_t second = prices[from + 1 < past ? from + 1 : from];
-            tokens_.next_each({prices.data() + from, past - from}, rows, measured_decoders_, from > 0 ? last - prices[0] : last,
-                              std::min(prices[from], second), std::max(prices[from], prices[past - 1]));
-        }
-        const Int128 origin = end.time_since_epoch().count();
-        used_sum += origin * taken + block_instants;
-        reserved_sum += origin * (taken * args_.block_size - n * rows) +
-                        static_cast<Int128>(block_instants) * args_.block_size - static_cast<Int128>(instants) * rows;
-        steps += n;
-        free -= taken;
-        batch_ += n;
-        decode_context_ += n * rows;
-        last_update_ = end + SimDuration(last);
-        end += SimDuration(now);
-        somebody_ended = n > before_end;
-        if (somebody_ended || steps < odd) break;
+        i += some;
+        phase_ += static_cast<std::size_t>(some);
+        if (phase_ == phases_.size()) phase_ = 0;
     }
-    if (steps == 0) return {};
-
-    now_ = last_update_;
-    const std::int64_t taken = kv_.free() - free;
+    const std::int64_t flying = prices[static_cast<std::size_t>(n - 1)];
+    const std::int64_t last = now - flying;
+    // The gaps up to there are prices, and from the second on they only rise.
+    if (const auto past = static_cast<std::size_t>(n - 1); past > 0) {
+        const std::int32_t second = prices[past > 1 ? 1 : 0];
+        tokens_.next_each({prices.data(), past}, rows, measured_decoders_, last, std::min(prices[0], second),
+                          std::max(prices[0], prices[past - 1]));
+    }
+    const Int128 origin = end.time_since_epoch().count();
+    const Int128 used_sum = origin * taken + block_instants;
+    const Int128 reserved_sum = origin * (taken * args_.block_size - n * rows) +
+                                static_cast<Int128>(block_instants) * args_.block_size - static_cast<Int128>(instants) * rows;
+    batch_ += n;
+    decode_context_ += n * rows;
+    now_ = last_update_ = end + SimDuration(last);
+    end += SimDuration(now);
     kv_.take(taken);
     table_blocks_ += taken;
-    computed_ += steps * rows;
-    outstanding_ -= steps * rows;
+    computed_ += n * rows;
+    outstanding_ -= n * rows;
     held_integrals_.set(used_blocks(), held(), used_sum, reserved_sum);
     integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_blocks());
-    const auto make_plain = [&](Batch& batch, std::int64_t age, std::int64_t duration) {
-        batch.recomputed_tokens = batch.preempted = 0;
-        batch.completing.clear();
-        batch.chunks.clear();
-        batch.shape.chunks = {};
-        batch.bound = bound;
-        batch.number = batch_ - 1 - age;
-        batch.decoders = rows;
-        batch.measured_decoders = measured_decoders_;
-        batch.shape.tokens = batch.shape.decode_rows = batch.shape.sampled = batch.shape.sequences = rows;
-        batch.shape.decode_context = decode_context_ - age * rows;  // steps one apart differ only in their context
-        batch.duration = SimDuration(duration);
-    };
-    if (odd > 0) steady_ = true;
-    if (steps < odd) {
-        std::swap(current, next);  // the second of the queue is in progress
-        make_plain(*next, 0, pending);
-    } else {
-        make_plain(newest, 0, async ? pending : flying);
-        if (async) make_plain(*current, 1, flying);
+    current.number = batch_ - (next ? 2 : 1);
+    current.duration = SimDuration(flying);
+    if (next) {
+        next->number = batch_ - 1;
+        next->duration = SimDuration(prices[static_cast<std::size_t>(n)]);
     }
-    if (somebody_ended) release_ended(batch_ - 1);
-    return {steps, somebody_ended || steps < odd};
+    return n;
 }
 
 /// A stalled engine runs nothing: whoever is left waits.

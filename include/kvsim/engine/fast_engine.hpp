@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "kvsim/base/ring.hpp"
+#include "kvsim/engine/decode_prices.hpp"
 #include "kvsim/engine/engine.hpp"
 #include "kvsim/engine/held_integrals.hpp"
 #include "kvsim/engine/outcome.hpp"
@@ -47,39 +48,67 @@ public:
         bool samples = false;
     };
 
-    /// One step's batch: decoding requests by number, those whose prefill ends in it one by one.
+    /// One step's batch: decoding requests by number, those that prefill one by one.
     struct Batch {
         std::int64_t step = 0;    ///< counts schedule()
         std::int64_t number = 0;  ///< counts batches with rows
         std::int64_t decoders = 0;
         std::int64_t measured_decoders = 0;
-        std::vector<Live*> completing;
+        SimDuration duration{};
+        std::int64_t context = 0;  ///< of the decoders with this step's tokens; until the batch is priced
+        bool prefills = false;     ///< it has rows besides the decoders; else what follows is empty
+        std::int64_t prefill_rows = 0;
+        std::int64_t prefill_tokens = 0;
+        std::int64_t single_context = 0;  ///< of prefill rows with one token, which cost what decode rows do
         std::vector<PrefillChunk> chunks;
-        StepShape shape;
+        std::vector<Live*> completing;  ///< their prefill ends in it
+        // What schedule() found.
         std::int64_t recomputed_tokens = 0;
         std::int64_t preempted = 0;
         Bound bound = Bound::no_waiting;
-        SimDuration duration{};
         // Where ids are kept; in row order.
-        std::vector<PrefillRow> prefill_rows;  // behind the decoders
+        std::vector<PrefillRow> prefill_list;  // behind the decoders
         std::vector<RequestId> received;       // will get a token; filled by record_scheduled()
         std::vector<RequestId> victims;
 
-        [[nodiscard]] bool empty() const { return shape.sequences == 0; }
+        [[nodiscard]] bool empty() const { return decoders == 0 && !prefills; }
+        [[nodiscard]] std::int64_t rows() const { return prefills ? decoders + prefill_rows : decoders; }
+        [[nodiscard]] std::int64_t tokens() const { return prefills ? decoders + prefill_tokens : decoders; }
+        [[nodiscard]] std::int64_t decode_rows() const {
+            return prefills ? decoders + prefill_rows - static_cast<std::int64_t>(chunks.size()) : decoders;
+        }
+        [[nodiscard]] std::int64_t sampled() const { return decoders + static_cast<std::int64_t>(completing.size()); }
+        /// What it costs depends on.
+        [[nodiscard]] StepShape shape() const {
+            StepShape shape;
+            shape.tokens = tokens();
+            shape.sequences = rows();
+            shape.sampled = sampled();
+            shape.decode_rows = decode_rows();
+            shape.decode_context = context + single_context;
+            shape.chunks = chunks;
+            return shape;
+        }
         /// For so many prefills that end in one step no later one allocates.
-        void reserve(std::int64_t prefills) {
-            completing.reserve(static_cast<std::size_t>(prefills));
-            chunks.reserve(static_cast<std::size_t>(prefills));
+        void reserve(std::int64_t most) {
+            completing.reserve(static_cast<std::size_t>(most));
+            chunks.reserve(static_cast<std::size_t>(most));
+        }
+        void clear_prefills() {
+            if (!prefills) return;
+            prefills = false;
+            prefill_rows = prefill_tokens = single_context = 0;
+            chunks.clear();
+            completing.clear();
         }
         void clear() {
-            shape = {};
+            decoders = 0;
+            clear_prefills();
             recomputed_tokens = preempted = 0;
             bound = Bound::no_waiting;
-            completing.clear();
-            chunks.clear();
         }
-        void clear_rows() {
-            prefill_rows.clear();
+        void clear_lists() {
+            prefill_list.clear();
             received.clear();
             victims.clear();
         }
@@ -88,7 +117,7 @@ public:
     /// What run_ahead() passed over.
     struct Ahead {
         std::int64_t steps = 0;
-        bool more = false;  ///< it stopped where the number of decoders changes
+        std::int64_t rows = 0;  ///< of all of them
     };
 
     /// Whether the arguments meet the conditions above. The workload must also keep its outputs private
@@ -117,12 +146,11 @@ public:
     [[nodiscard]] std::int64_t decoders() const { return decoders_; }
     /// Whether somebody gets its last token in that batch.
     [[nodiscard]] bool somebody_ends_in(std::int64_t batch);
-    /// Advances over steps that end before `horizon` and change nothing but the contexts, though the batches of the queue may
-    /// bring first tokens, and last ones up to `last_finish`, and the batch scheduled last may be the last of some. `next` is
-    /// the scheduled successor under async scheduling, else null; `end` is the end of `current`, `line` the price of a step of
-    /// decoders() rows.
+    /// Advances over steps that end before `horizon` and at whose ends only decoders advance, though first tokens may come in
+    /// them, and last ones up to `last_finish` while nobody waits. `next` is the scheduled successor of `current` under async
+    /// scheduling; `end` is the end of `current`.
     Ahead run_ahead(Batch*& current, Batch*& next, bool async, SimTime& end, SimTime horizon, SimTime last_finish,
-                    const DecodeLine& line);
+                    DecodePrices& prices);
 
     [[nodiscard]] const EngineArgs& args() const { return args_; }
     [[nodiscard]] const RunKv& kv() const { return kv_; }
@@ -139,7 +167,7 @@ public:
     /// The same, each where it belongs.
     [[nodiscard]] HeldSlots held_apart() const;
     /// The state changed at `now`; run_ahead() has told of what it passed over.
-    void account(SimTime now) { held_integrals_.set(used_blocks(), held(), now); }
+    void account(SimTime now) { held_integrals_.set(used_blocks(), held().reserved, now); }
     [[nodiscard]] const HeldIntegrals& held_integrals() const { return held_integrals_; }
     [[nodiscard]] std::string describe() const;
     [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const;
@@ -169,10 +197,15 @@ private:
         return block_shift_ >= 0 ? (computed + args_.block_size - 1) >> block_shift_ : ceil_div(computed, args_.block_size);
     }
 
-    void update_ahead(const Batch& batch, SimTime now);
+    struct Walk;
+    void flush(Walk& walk, SimTime now);
+    void finish_in(const Batch& batch, SimTime now);
+    std::int64_t pass_many(Batch& current, Batch* next, SimTime& end, SimTime horizon, std::int64_t most, const DecodeLine& line);
     void take_tokens(const Batch& batch);
     void finish_all(std::int64_t batch);
-    [[nodiscard]] SimTime scheduled_at(std::int64_t batch) const;
+    [[nodiscard]] SimTime& scheduled_at(std::int64_t batch) {
+        return scheduled_at_[static_cast<std::size_t>(batch) & scheduled_mask_];
+    }
     void plan_decoders(Batch& batch);
     void plan_prefilling(Batch& batch);
     [[nodiscard]] bool lacks_blocks(PrefixHit hit, std::int64_t total, std::int64_t tokens);
@@ -190,7 +223,7 @@ private:
     void leave_running(Live& live, std::int64_t registered_tokens);
 
     static constexpr std::int64_t not_blocked = INT64_MAX;
-    static constexpr std::int64_t stretch = 64;  // most steps between two checks of run_ahead()
+    static constexpr std::int64_t stretch = 64;  // most steps of pass_many()
 
     EngineArgs args_;
     EngineListener& listener_;
@@ -222,8 +255,8 @@ private:
     std::size_t bucket_mask_ = 0;
     std::vector<std::uint64_t> occupied_;  // a bit a bucket
     std::int64_t most_crossings_;          // of a decoder in `stretch` steps
-    std::vector<SimTime> scheduled_at_;    // of the latest batches: a ring of whole turns of the phase
-    std::size_t slot_ = 0;                 // of batch_ in it
+    std::vector<SimTime> scheduled_at_;    // of the latest batches, by number: a ring
+    std::size_t scheduled_mask_ = 0;
     HeldIntegrals held_integrals_;
 
     std::vector<Live*> in_flight_;  // async: preempted with a token in flight

@@ -20,6 +20,14 @@ public:
         internal_.dt -= static_cast<Int128>(held.internal - internal_.last) * t;
         keep(used, held);
     }
+    /// Where no slot is internal.
+    void set(std::int64_t used, std::int64_t reserved, SimTime now) {
+        const std::int64_t t = now.time_since_epoch().count();
+        used_.dt -= static_cast<Int128>(used - used_.last) * t;
+        reserved_.dt -= static_cast<Int128>(reserved - reserved_.last) * t;
+        used_.last = used;
+        reserved_.last = reserved;
+    }
     /// After several changes; each sum: of a value's changes, each times its instant.
     void set(std::int64_t used, HeldSlots held, Int128 used_sum, Int128 reserved_sum, Int128 internal_sum = 0) {
         used_.dt -= used_sum;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/engine/decode_prices.hpp"
 #include "kvsim/engine/engine.hpp"
 #include "kvsim/engine/fast_engine.hpp"
 #include "kvsim/engine/held_integrals.hpp"
@@ -36,39 +37,6 @@ struct ReplicaState {
     std::int64_t batch_tokens = 0;
     std::int64_t decode_rows = 0;
     HeldSlots held{};
-};
-
-/// The prices of decode-only steps by their number of rows, each line asked for once.
-class DecodePrices {
-public:
-    explicit DecodePrices(const StepTimeModel& model) : model_(model) {}
-    /// Null: the model has no line.
-    [[nodiscard]] const DecodeLine* line(std::int64_t rows) {
-        const auto at = static_cast<std::size_t>(rows);
-        if (at >= lines_.size() || !lines_[at].asked) ask(at);
-        return lines_[at].has ? &lines_[at].line : nullptr;
-    }
-    [[nodiscard]] SimDuration price(const StepShape& shape) {
-        if (shape.chunks.empty() && shape.windows.empty() && shape.sampled == shape.decode_rows) {
-            if (const DecodeLine* const l = line(shape.decode_rows))
-                return round_step(l->base_ns + l->per_context_ns * static_cast<double>(shape.decode_context));
-        }
-        return model_.duration(shape);
-    }
-
-private:
-    struct Entry {
-        DecodeLine line;
-        bool asked = false;
-        bool has = false;
-    };
-    void ask(std::size_t rows) {
-        if (rows >= lines_.size()) lines_.resize(std::max<std::size_t>(2 * rows, 64));
-        const std::optional<DecodeLine> found = model_.decode_line(static_cast<std::int64_t>(rows));
-        lines_[rows] = {found.value_or(DecodeLine{}), true, found.has_value()};
-    }
-    const StepTimeModel& model_;
-    std::vector<Entry> lines_;
 };
 
 /// The clock over either engine (Engine or FastEngine): one main loop, no virtual call on the way.
@@ -133,8 +101,12 @@ public:
                            engine_.waiting_count(), engine_.used_blocks(),        preemptions_};
         if (flying_) {
             state.step = current_->duration;
-            state.batch_tokens = current_->shape.tokens;
-            state.decode_rows = current_->shape.decode_rows;
+            state.batch_tokens = tokens(*current_);
+            if constexpr (fast) {
+                state.decode_rows = current_->decode_rows();
+            } else {
+                state.decode_rows = current_->shape.decode_rows;
+            }
         }
         return state;
     }
@@ -211,7 +183,7 @@ public:
         const bool waited = engine_.waiting_count() > 0;
         const std::int64_t before = engine_.unfinished();
         engine_.update(*current_, now);
-        if (current_->shape.sampled > 0) fruitless_preemptions_ = 0;
+        if (yields_tokens(*current_)) fruitless_preemptions_ = 0;
         if (waited) integrals_.finished_while_waiting += before - engine_.unfinished();
         flying_ = false;
         due_ = true;
@@ -244,8 +216,9 @@ public:
             if (on_step_) return now;       // records come in the order of time over all replicas
             constexpr int most_turns = 64;  // then the user's interrupt is looked for
             for (int turn = 0; turn < most_turns && flying_ && end_ < horizon; ++turn) {
-                if (engine_.steady() && !cold_.lasts(end_ - begin_) && jump(horizon, finishes ? quiet_until : SimTime{}))
-                    continue;
+                if (engine_.steady() && !cold_.lasts(end_ - begin_) && jump(horizon, finishes ? quiet_until : SimTime{}) &&
+                    end_ >= horizon)
+                    break;
                 const bool single_step = end_ < quiet_until && (finishes || !engine_.somebody_ends_in(current_->number)) &&
                                          fruitless_preemptions_ < 1000;
                 if (!single_step) break;
@@ -281,21 +254,19 @@ public:
 
 private:
     /// Over steps that end before `horizon` and in which nobody is admitted or preempted, nor finished after `last_finish`.
-    /// Whether another jump may follow at once.
+    /// Whether there were any.
     bool jump(SimTime horizon, SimTime last_finish) {
-        const std::int64_t rows = engine_.decoders();
-        const DecodeLine* const line = prices_.line(rows);
-        if (!line) return false;
         const SimTime first_end = end_;
         const SimDuration first_pending = has_next_ ? next_->duration : SimDuration{};
-        const FastEngine::Ahead passed = engine_.run_ahead(current_, next_, has_next_, end_, horizon, last_finish, *line);
+        const FastEngine::Ahead passed = engine_.run_ahead(current_, next_, has_next_, end_, horizon, last_finish, prices_);
         if (passed.steps == 0) return false;
         fruitless_preemptions_ = 0;
         counters_.steps += passed.steps;
-        counters_.rows += passed.steps * rows;
-        counters_.tokens += passed.steps * rows;
+        counters_.rows += passed.rows;
+        counters_.tokens += passed.rows;
+        // What was scheduled: the ends of the queue before and after are that far apart.
         integrals_.stepping += end_ - first_end + (has_next_ ? next_->duration - first_pending : SimDuration{});
-        return passed.more;
+        return true;
     }
 
     /// The same over the steps Scheduler::steady_steps() names.
@@ -377,6 +348,35 @@ private:
         }
     }
 
+    [[nodiscard]] static std::int64_t rows(const Batch& batch) {
+        if constexpr (fast) {
+            return batch.rows();
+        } else {
+            return batch.shape.sequences;
+        }
+    }
+    [[nodiscard]] static std::int64_t tokens(const Batch& batch) {
+        if constexpr (fast) {
+            return batch.tokens();
+        } else {
+            return batch.shape.tokens;
+        }
+    }
+    [[nodiscard]] static bool yields_tokens(const Batch& batch) {
+        if constexpr (fast) {
+            return batch.sampled() > 0;
+        } else {
+            return batch.shape.sampled > 0;
+        }
+    }
+    [[nodiscard]] SimDuration price(const Batch& batch) {
+        if constexpr (fast) {
+            return batch.prefills ? prices_.price(batch.shape()) : prices_.price(batch.decoders, batch.context);
+        } else {
+            return prices_.price(batch.shape);
+        }
+    }
+
     [[nodiscard]] static bool again(const Batch& batch) {
         if constexpr (fast) {
             return batch.preempted > 0;
@@ -436,21 +436,21 @@ private:
             fruitless_preemptions_ += lost;
         }
         if (!batch.empty()) {
-            batch.duration = cold_.slowed(prices_.price(batch.shape), starts - begin_);
+            batch.duration = cold_.slowed(price(batch), starts - begin_);
             if constexpr (!fast) {
                 const SimDuration moved = batch.transfer;
                 batch.duration = batch.transfer_overlaps ? std::max(batch.duration, moved) : batch.duration + moved;
             }
             KVSIM_CHECK(batch.duration >= SimDuration(1), "a step takes at least 1 ns");
             ++counters_.steps;
-            counters_.rows += batch.shape.sequences;
-            counters_.tokens += batch.shape.tokens;
+            counters_.rows += rows(batch);
+            counters_.tokens += tokens(batch);
             counters_.recomputed_tokens += batch.recomputed_tokens;
             integrals_.stepping += batch.duration;
             if (batch.recomputed_tokens > 0) {
                 integrals_.recompute_ns +=
                     static_cast<double>(batch.duration.count()) *
-                    (static_cast<double>(batch.recomputed_tokens) / static_cast<double>(batch.shape.tokens));
+                    (static_cast<double>(batch.recomputed_tokens) / static_cast<double>(tokens(batch)));
             }
         }
         integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, engine_.used_blocks());
