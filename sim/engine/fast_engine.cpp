@@ -540,6 +540,7 @@ struct FastEngine::Walk {
     std::int64_t tokens = 0;
     std::int64_t block_instants = 0;
     std::int64_t token_instants = 0;
+    std::int64_t all_tokens = 0;  // told of too
 };
 
 inline void FastEngine::flush(Walk& walk, SimTime now) {
@@ -548,13 +549,15 @@ inline void FastEngine::flush(Walk& walk, SimTime now) {
         table_blocks_ += walk.blocks;
         computed_ += walk.tokens;
         outstanding_ -= walk.tokens;
+        walk.all_tokens += walk.tokens;
         const Int128 origin = walk.origin.time_since_epoch().count();
         const Int128 used_sum = origin * walk.blocks + walk.block_instants;
         const Int128 token_sum = origin * walk.tokens + walk.token_instants;
-        held_integrals_.set(used_blocks(), held(), used_sum, used_sum * args_.block_size - token_sum);
+        held_integrals_.set(used_blocks(), held().reserved, used_sum, used_sum * args_.block_size - token_sum);
         integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_blocks());
+        walk.blocks = walk.tokens = walk.block_instants = walk.token_instants = 0;
     }
-    walk = {now};
+    walk.origin = now;
 }
 
 /// The result of `batch`, in which somebody gets the last token while nobody waits or prefills.
@@ -570,90 +573,107 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
     constexpr std::int64_t most_steps = 1 << 10;
     constexpr SimDuration most_apart{std::int64_t{1} << 33};
     constexpr std::int64_t few = 8;  // steps that pass_many() is not worth its start for
-    const Bound bound = (async ? next : current)->bound;
+    Batch* first = current;          // of the queue, and the last of it: the same when it has one
+    Batch* last = async ? next : current;
+    const Bound bound = last->bound;
     const DecodeLine* line = prices.line(decoders_);
     if (!line || !bound_stays(bound)) return {};
 
-    const std::int64_t in_flight = async ? 2 : 1;
+    const std::int64_t first_number = batch_;
+    const std::int64_t queued = async ? 2 : 1;
+    bool ends = somebody_ends_in(first->number);
+    bool last_ends = async && somebody_ends_in(last->number);
+    std::int64_t next_end = batch_ + batches_without_end(stretch);  // nobody ends in a batch before that one
+    // So many steps are taken one by one: the first until each batch of the queue just gives each of the decoders a token.
     const auto plain = [this](const Batch& batch) { return !batch.prefills && batch.decoders == decoders_; };
-    // So many batches of the queue do not just give each of the decoders a token.
-    std::int64_t odd = !plain(async ? *next : *current) ? in_flight : plain(*current) ? 0 : 1;
-    std::int64_t one_by_one = 0;  // so many steps are not worth a pass_many()
-    Ahead passed;
+    std::int64_t singles = !plain(*last) ? queued : plain(*first) ? 0 : 1;
+    bool drained = !in_flight_.empty();
+    std::int64_t free = kv_.free();
     Walk walk{end};
-    SimTime until = std::min(horizon, end + most_apart);
-    while (passed.steps < most_steps && decoders_ > 0) {
-        if (odd == 0 && one_by_one == 0) {
-            const std::int64_t most = batches_without_end(stretch - 1) + 1;
-            one_by_one = std::min(most, few);
-            if (most > few && (horizon - end).count() > few * current->duration.count()) {
-                flush(walk, end);
-                const std::int64_t steps = pass_many(*current, async ? next : nullptr, end, horizon, most, *line);
-                walk.origin = end;
-                until = std::min(horizon, end + most_apart);
-                passed.steps += steps;
-                passed.rows += steps * decoders_;
-                if (steps > 0) one_by_one = 0;
+    SimTime now = end;
+    SimTime until = std::min(horizon, now + most_apart);
+    const std::int32_t* const crossers_of = crossers_.data();
+    const std::size_t turn = phases_.size();
+    do {
+        if (singles == 0) {
+            if (next_end <= batch_) next_end = batch_ + batches_without_end(stretch);
+            const std::int64_t most = std::min(next_end - batch_ + 1, stretch);
+            singles = std::min(most, few);
+            if (most > few && horizon - now > few * first->duration) {
+                flush(walk, now);
+                const std::int64_t steps = pass_many(*first, last, now, horizon, most, *line);
+                free = kv_.free();
+                walk.origin = now;
+                walk.all_tokens += steps * decoders_;
+                until = std::min(horizon, now + most_apart);
+                if (steps > 0) singles = 0;
             }
         }
-        if (one_by_one > 0 || odd > 0) {
-            const SimTime now = end;
-            const std::int64_t crossers = crossers_[phase_];
-            if (now >= until || walk.blocks + crossers > kv_.free()) break;
-            Batch& batch = *current;
-            if (somebody_ends_in(batch.number)) {
+        if (singles > 0) {
+            const std::int64_t crossers = crossers_of[phase_];
+            if (now >= until || crossers > free) break;
+            Batch& batch = *first;
+            if (ends) {
                 if (!waiting_.empty() || now > last_finish) break;
                 flush(walk, now);
                 finish_in(batch, now);
+                free = kv_.free();
             } else {
                 if (batch.decoders > 0) tokens_.next(batch.decoders, batch.measured_decoders, now - last_update_, now);
                 now_ = last_update_ = now;
-                if (batch.prefills || !in_flight_.empty()) take_tokens(batch);
+                if (batch.prefills || drained) take_tokens(batch);
             }
+            drained = false;
             const std::int64_t rows = decoders_;
             const std::int64_t since = (now - walk.origin).count();
+            free -= crossers;
             walk.blocks += crossers;
             walk.tokens += rows;
             walk.block_instants += crossers * since;
             walk.token_instants += rows * since;
             decode_context_ += rows;
-            phase_ = phase_ + 1 == phases_.size() ? 0 : phase_ + 1;
+            phase_ = phase_ + 1 == turn ? 0 : phase_ + 1;
             scheduled_at(batch_) = now;
             batch.clear_prefills();
             batch.number = batch_++;
             batch.decoders = rows;
             batch.measured_decoders = measured_decoders_;
-            batch.bound = bound;
-            batch.duration = round_step(line->base_ns + line->per_context_ns * static_cast<double>(decode_context_));
-            if (async) std::swap(current, next);
-            end = now + current->duration;
-            ++passed.steps;
-            passed.rows += rows;
-            if (odd > 0) {
-                --odd;
-            } else {
-                --one_by_one;
+            batch.duration = DecodePrices::price(*line, decode_context_);
+            first = last;
+            last = &batch;
+            ends = last_ends;
+            last_ends = false;
+            now += first->duration;
+            --singles;
+        }
+        if (next_end < batch_) {
+            if (somebody_ends_in(batch_ - 1)) {
+                release_ended(batch_ - 1);
+                last_ends = true;
+                if (!async) ends = true;
+                singles = queued;
+                line = prices.line(decoders_);
+                if (!line || decoders_ == 0 || bound == Bound::token_budget) break;
             }
+            next_end = batch_ + batches_without_end(stretch);
         }
-        if (somebody_ends_in(batch_ - 1)) {
-            release_ended(batch_ - 1);
-            odd = in_flight;
-            one_by_one = 0;
-            line = prices.line(decoders_);
-            if (!line || bound == Bound::token_budget) break;
-        }
-    }
-    flush(walk, end);
-    return passed;
+    } while (batch_ - first_number < most_steps);
+    flush(walk, now);
+    end = now;
+    current = first;
+    if (async) next = last;
+    first->bound = last->bound = bound;
+    return {batch_ - first_number, walk.all_tokens};
 }
 
 /// At most `most` steps that are known to end in time and lack no block, where each batch of the queue just gives all decoders a
 /// token, and nobody gets the last one but in the last of them. Gives how many; 0: it cannot tell.
-std::int64_t FastEngine::pass_many(Batch& current, Batch* next, SimTime& end, SimTime horizon, std::int64_t most,
+std::int64_t FastEngine::pass_many(Batch& first, Batch* last, SimTime& end, SimTime horizon, std::int64_t most,
                                    const DecodeLine& line) {
     if (line.per_context_ns < 0 || line.base_ns < 1) return 0;  // prices must rise with the context
     const std::int64_t rows = decoders_;
-    const std::int64_t pending = next ? next->duration.count() : 0;
+    const bool async = &first != last;
+    const std::int64_t pending = async ? last->duration.count() : 0;
     std::int64_t n = most;
     if (kv_.free() < rows * most_crossings_) {
         std::int64_t left = kv_.free();
@@ -678,7 +698,7 @@ std::int64_t FastEngine::pass_many(Batch& current, Batch* next, SimTime& end, Si
     std::array<std::int32_t, stretch + 2> prices;  // of the steps that end one after the other from `end` on
     tokens_.next(rows, measured_decoders_, end - last_update_, end);
     prices[0] = static_cast<std::int32_t>(pending);
-    price_steps(line, decode_context_, rows, n, prices.data() + (next ? 1 : 0));
+    price_steps(line, decode_context_, rows, n, prices.data() + (async ? 1 : 0));
     std::int64_t now = 0, instants = 0, block_instants = 0, taken = 0;
     for (std::int64_t i = 0; i < n;) {  // up to the end of a turn of either ring
         const std::size_t slot = static_cast<std::size_t>(batch_ + i) & scheduled_mask_;
@@ -699,11 +719,11 @@ std::int64_t FastEngine::pass_many(Batch& current, Batch* next, SimTime& end, Si
         if (phase_ == phases_.size()) phase_ = 0;
     }
     const std::int64_t flying = prices[static_cast<std::size_t>(n - 1)];
-    const std::int64_t last = now - flying;
+    const std::int64_t latest = now - flying;
     // The gaps up to there are prices, and from the second on they only rise.
     if (const auto past = static_cast<std::size_t>(n - 1); past > 0) {
         const std::int32_t second = prices[past > 1 ? 1 : 0];
-        tokens_.next_each({prices.data(), past}, rows, measured_decoders_, last, std::min(prices[0], second),
+        tokens_.next_each({prices.data(), past}, rows, measured_decoders_, latest, std::min(prices[0], second),
                           std::max(prices[0], prices[past - 1]));
     }
     const Int128 origin = end.time_since_epoch().count();
@@ -712,19 +732,19 @@ std::int64_t FastEngine::pass_many(Batch& current, Batch* next, SimTime& end, Si
                                 static_cast<Int128>(block_instants) * args_.block_size - static_cast<Int128>(instants) * rows;
     batch_ += n;
     decode_context_ += n * rows;
-    now_ = last_update_ = end + SimDuration(last);
+    now_ = last_update_ = end + SimDuration(latest);
     end += SimDuration(now);
     kv_.take(taken);
     table_blocks_ += taken;
     computed_ += n * rows;
     outstanding_ -= n * rows;
-    held_integrals_.set(used_blocks(), held(), used_sum, reserved_sum);
+    held_integrals_.set(used_blocks(), held().reserved, used_sum, reserved_sum);
     integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_blocks());
-    current.number = batch_ - (next ? 2 : 1);
-    current.duration = SimDuration(flying);
-    if (next) {
-        next->number = batch_ - 1;
-        next->duration = SimDuration(prices[static_cast<std::size_t>(n)]);
+    last->number = batch_ - 1;
+    last->duration = SimDuration(prices[static_cast<std::size_t>(async ? n : n - 1)]);
+    if (async) {
+        first.number = batch_ - 2;
+        first.duration = SimDuration(flying);
     }
     return n;
 }
