@@ -572,7 +572,7 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
     // Over so few and so short steps of at most 2^18 rows no sum of a Walk overflows.
     constexpr std::int64_t most_steps = 1 << 10;
     constexpr SimDuration most_apart{std::int64_t{1} << 33};
-    constexpr std::int64_t few = 8;  // steps that pass_many() is not worth its start for
+    constexpr std::int64_t few = 4;  // steps that pass_many() is not worth its start for
     Batch* first = current;          // of the queue, and the last of it: the same when it has one
     Batch* last = async ? next : current;
     const Bound bound = last->bound;
@@ -599,7 +599,7 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
             if (next_end <= batch_) next_end = batch_ + batches_without_end(stretch);
             const std::int64_t most = std::min(next_end - batch_ + 1, stretch);
             singles = std::min(most, few);
-            if (most > few && horizon - now > few * first->duration) {
+            if (most > few && horizon - now > few * first->duration && free * args_.block_size > few * decoders_) {
                 flush(walk, now);
                 const std::int64_t steps = pass_many(*first, last, now, horizon, most, *line);
                 free = kv_.free();
