@@ -567,6 +567,13 @@ inline void FastEngine::flush(Walk& walk, SimTime now) {
     steady_ = true;
 }
 
+/// Whether schedule() would, as things are, preempt and leave the head of the queue waiting for blocks; somebody decodes on.
+inline bool FastEngine::only_preempts(Bound bound, std::int64_t free) const {
+    // Without shared blocks each victim gives one at least.
+    return bound == Bound::kv_blocks && !waiting_.empty() && args_.enable_chunked_prefill && !kv_.caching() &&
+           crossers_[phase_] - free < decoders_;
+}
+
 FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool async, SimTime& end, SimTime horizon,
                                         SimTime last_finish, DecodePrices& prices) {
     // Over so few and so short steps of at most 2^18 rows no sum of a Walk overflows.
@@ -588,6 +595,7 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
     const auto plain = [this](const Batch& batch) { return !batch.prefills && batch.decoders == decoders_; };
     std::int64_t singles = !plain(*last) ? queued : plain(*first) ? 0 : 1;
     bool drained = !in_flight_.empty();
+    std::int64_t preempted = 0;
     std::int64_t free = kv_.free();
     Walk walk{end};
     SimTime now = end;
@@ -610,8 +618,8 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
             }
         }
         if (singles > 0) {
-            const std::int64_t crossers = crossers_of[phase_];
-            if (now >= until || crossers > free) break;
+            const bool preempts = crossers_of[phase_] > free;
+            if (now >= until || (preempts && (ends || !only_preempts(bound, free)))) break;
             Batch& batch = *first;
             if (ends) {
                 if (!waiting_.empty() || now > last_finish) break;
@@ -623,7 +631,17 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
                 now_ = last_update_ = now;
                 if (batch.prefills || drained) take_tokens(batch);
             }
-            drained = false;
+            drained = preempts;
+            if (preempts) {
+                flush(walk, now);
+                batch.preempted = 0;
+                while (crossers_of[phase_] > kv_.free()) preempt(batch);
+                account(now);
+                free = kv_.free();
+                preempted += batch.preempted;
+                singles = queued + 1;
+            }
+            const std::int64_t crossers = crossers_of[phase_];
             const std::int64_t rows = decoders_;
             const std::int64_t since = (now - walk.origin).count();
             free -= crossers;
@@ -638,7 +656,15 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
             batch.number = batch_++;
             batch.decoders = rows;
             batch.measured_decoders = measured_decoders_;
-            batch.duration = DecodePrices::price(*line, decode_context_);
+            if (preempts) {
+                line = prices.line(rows);
+                batch.duration = prices.price(rows, decode_context_);
+                flush(walk, now);
+                budget_ = args_.max_num_batched_tokens - rows;
+                steady_ = held_back_in_next();
+            } else {
+                batch.duration = DecodePrices::price(*line, decode_context_);
+            }
             first = last;
             last = &batch;
             ends = last_ends;
@@ -653,17 +679,17 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
                 if (!async) ends = true;
                 singles = queued;
                 line = prices.line(decoders_);
-                if (!line || decoders_ == 0 || bound == Bound::token_budget) break;
+                if (decoders_ == 0 || bound == Bound::token_budget) break;
             }
             next_end = batch_ + batches_without_end(stretch);
         }
-    } while (batch_ - first_number < most_steps);
+    } while (line && steady_ && batch_ - first_number < most_steps);
     flush(walk, now);
     end = now;
     current = first;
     if (async) next = last;
     first->bound = last->bound = bound;
-    return {batch_ - first_number, walk.all_tokens};
+    return {batch_ - first_number, walk.all_tokens, preempted};
 }
 
 /// At most `most` steps that are known to end in time and lack no block, where each batch of the queue just gives all decoders a

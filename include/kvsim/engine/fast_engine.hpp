@@ -118,6 +118,7 @@ public:
     struct Ahead {
         std::int64_t steps = 0;
         std::int64_t rows = 0;  ///< of all of them
+        std::int64_t preempted = 0;
     };
 
     /// Whether the arguments meet the conditions above. The workload must also keep its outputs private
@@ -141,13 +142,13 @@ public:
     /// Requests that finished in the last update(), in order; where ids are kept.
     [[nodiscard]] const std::vector<RequestId>& finished() const { return finished_; }
 
-    /// Whether the next schedule() only advances the decoders, as long as nobody comes or finishes.
-    [[nodiscard]] bool steady() const { return steady_ && decoders_ > 0 && crossers_[phase_] <= kv_.free(); }
+    /// Whether the next schedule() only advances the decoders, or preempts some, as long as nobody comes or finishes.
+    [[nodiscard]] bool steady() const { return steady_ && decoders_ > 0; }
     [[nodiscard]] std::int64_t decoders() const { return decoders_; }
     /// Whether somebody gets its last token in that batch.
     [[nodiscard]] bool somebody_ends_in(std::int64_t batch);
-    /// Advances over steps that end before `horizon` and at whose ends only decoders advance, though first tokens may come in
-    /// them, and last ones up to `last_finish` while nobody waits. `next` is the scheduled successor of `current` under async
+    /// Advances over steps that end before `horizon` and at whose ends nobody is admitted, though first tokens may come in them,
+    /// and last ones up to `last_finish` while nobody waits. `next` is the scheduled successor of `current` under async
     /// scheduling; `end` is the end of `current`.
     Ahead run_ahead(Batch*& current, Batch*& next, bool async, SimTime& end, SimTime horizon, SimTime last_finish,
                     DecodePrices& prices);
@@ -210,6 +211,7 @@ private:
     void plan_prefilling(Batch& batch);
     [[nodiscard]] bool lacks_blocks(PrefixHit hit, std::int64_t total, std::int64_t tokens);
     [[nodiscard]] bool held_back_in_next();
+    [[nodiscard]] bool only_preempts(Bound bound, std::int64_t free) const;
     void plan_waiting(Batch& batch);
     void place(Batch& batch, Live& live, std::int64_t tokens);
     void name_crossers();

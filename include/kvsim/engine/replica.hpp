@@ -261,6 +261,8 @@ private:
         const FastEngine::Ahead passed = engine_.run_ahead(current_, next_, has_next_, end_, horizon, last_finish, prices_);
         if (passed.steps == 0) return false;
         fruitless_preemptions_ = 0;
+        preemptions_ += passed.preempted;
+        counters_.preemptions += passed.preempted;
         counters_.steps += passed.steps;
         counters_.rows += passed.rows;
         counters_.tokens += passed.rows;
