@@ -82,6 +82,7 @@ inline void FastEngine::enter_bucket(Live& live) {
     const std::size_t at = static_cast<std::size_t>(live.last_batch) & bucket_mask_;
     push<&Live::bucket>(buckets_[at], live);
     occupied_[at / 64] |= std::uint64_t{1} << (at % 64);
+    next_end_ = std::min(next_end_, live.last_batch);
 }
 
 inline void FastEngine::leave_bucket(const Live& live) {
@@ -90,15 +91,15 @@ inline void FastEngine::leave_bucket(const Live& live) {
     if (!buckets_[at].first) occupied_[at / 64] &= ~(std::uint64_t{1} << (at % 64));
 }
 
-/// In how many batches from batch_ on, at most `most` <= 64, nobody gets its last token.
-std::int64_t FastEngine::batches_without_end(std::int64_t most) {
-    const std::size_t at = static_cast<std::size_t>(batch_) & bucket_mask_;
+/// In how many batches from `first` on, at most `most` <= 64, nobody gets its last token.
+std::int64_t FastEngine::batches_without_end(std::int64_t first, std::int64_t most) {
+    const std::size_t at = static_cast<std::size_t>(first) & bucket_mask_;
     std::uint64_t bits = occupied_[at / 64] >> (at % 64);
     bits |= occupied_[(at / 64 + 1) & (occupied_.size() - 1)] << 1 << (63 - at % 64);
     for (; bits != 0; bits &= bits - 1) {
         const std::int64_t next = std::countr_zero(bits);
         if (next >= most) break;
-        if (somebody_ends_in(batch_ + next)) return next;
+        if (somebody_ends_in(first + next)) return next;
     }
     return most;
 }
@@ -280,7 +281,7 @@ inline void FastEngine::close_plan(Batch& batch) {
     if (batch.empty()) return;
     batch.number = batch_;
     scheduled_at(batch_) = now_;
-    release_ended(batch_);
+    batch.ends = next_end_ <= batch_ && release_ended(batch_);
     for (Live* const live : batch.completing) {
         live->offset = live->computed - (batch_ + 1);
         live->last_batch = batch_ + live->max_tokens - live->outputs - 1;
@@ -290,6 +291,7 @@ inline void FastEngine::close_plan(Batch& batch) {
             start_decoding(*live);
         } else {
             live->state = State::draining;
+            batch.ends = true;
         }
     }
     ++batch_;
@@ -317,15 +319,19 @@ void FastEngine::schedule(Batch& batch, SimTime now) {
     close_plan(batch);
 }
 
-/// Those who get their last token in `batch`, which was scheduled last, decode no more; they finish when it ends.
-inline void FastEngine::release_ended(std::int64_t batch) {
+/// Those who get their last token in `batch`, which is the latest, decode no more; they finish when it ends. Whether there are any.
+inline bool FastEngine::release_ended(std::int64_t batch) {
+    bool any = false;
     for (Live* live = bucket(batch).first; live; live = live->bucket.next) {
         if (live->last_batch != batch) continue;
+        any = true;
         stop_decoding(*live);
         live->computed = static_cast<std::int32_t>(batch + 1 + live->offset);
         decode_context_ -= live->computed;
         live->state = State::draining;
     }
+    next_end_ = batch + 1 + batches_without_end(batch + 1, stretch);
+    return any;
 }
 
 /// From batch_ + 1 on; called before batch_ counts as scheduled.
@@ -421,7 +427,7 @@ void FastEngine::update(const Batch& batch, SimTime now) {
     last_update_ = now;
     if (batch.prefills || !in_flight_.empty()) take_tokens(batch);
     if (kv_.keeps_ids()) finished_.clear();
-    if (bucket(batch.number).first) finish_all(batch.number);
+    if (batch.ends) finish_all(batch.number);
 }
 
 /// Of those who do not decode, or did and do no more.
@@ -567,6 +573,14 @@ inline void FastEngine::flush(Walk& walk, SimTime now) {
     steady_ = true;
 }
 
+/// The preemptions of the next schedule(); how many.
+[[gnu::noinline]] std::int64_t FastEngine::make_room(Batch& batch, SimTime now) {
+    batch.preempted = 0;
+    while (crossers_[phase_] > kv_.free()) preempt(batch);
+    account(now);
+    return batch.preempted;
+}
+
 /// Whether schedule() would, as things are, preempt and leave the head of the queue waiting for blocks; somebody decodes on.
 inline bool FastEngine::only_preempts(Bound bound, std::int64_t free) const {
     // Without shared blocks each victim gives one at least.
@@ -588,9 +602,6 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
 
     const std::int64_t first_number = batch_;
     const std::int64_t queued = async ? 2 : 1;
-    bool ends = somebody_ends_in(first->number);
-    bool last_ends = async && somebody_ends_in(last->number);
-    std::int64_t next_end = batch_ + batches_without_end(stretch);  // nobody ends in a batch before that one
     // So many steps are taken one by one: the first until each batch of the queue just gives each of the decoders a token.
     const auto plain = [this](const Batch& batch) { return !batch.prefills && batch.decoders == decoders_; };
     std::int64_t singles = !plain(*last) ? queued : plain(*first) ? 0 : 1;
@@ -604,8 +615,7 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
     const std::size_t turn = phases_.size();
     do {
         if (singles == 0) {
-            if (next_end <= batch_) next_end = batch_ + batches_without_end(stretch);
-            const std::int64_t most = std::min(next_end - batch_ + 1, stretch);
+            const std::int64_t most = std::min(next_end_ - batch_ + 1, stretch);
             singles = std::min(most, few);
             if (most > few && horizon - now > few * first->duration && free * args_.block_size > few * decoders_) {
                 flush(walk, now);
@@ -619,9 +629,9 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
         }
         if (singles > 0) {
             const bool preempts = crossers_of[phase_] > free;
-            if (now >= until || (preempts && (ends || !only_preempts(bound, free)))) break;
+            if (now >= until || (preempts && (first->ends || !only_preempts(bound, free)))) break;
             Batch& batch = *first;
-            if (ends) {
+            if (batch.ends) {
                 if (!waiting_.empty() || now > last_finish) break;
                 flush(walk, now);
                 finish_in(batch, now);
@@ -634,11 +644,8 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
             drained = preempts;
             if (preempts) {
                 flush(walk, now);
-                batch.preempted = 0;
-                while (crossers_of[phase_] > kv_.free()) preempt(batch);
-                account(now);
+                preempted += make_room(batch, now);
                 free = kv_.free();
-                preempted += batch.preempted;
                 singles = queued + 1;
             }
             const std::int64_t crossers = crossers_of[phase_];
@@ -665,23 +672,17 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
             } else {
                 batch.duration = DecodePrices::price(*line, decode_context_);
             }
+            batch.ends = false;
             first = last;
             last = &batch;
-            ends = last_ends;
-            last_ends = false;
             now += first->duration;
             --singles;
         }
-        if (next_end < batch_) {
-            if (somebody_ends_in(batch_ - 1)) {
-                release_ended(batch_ - 1);
-                last_ends = true;
-                if (!async) ends = true;
-                singles = queued;
-                line = prices.line(decoders_);
-                if (decoders_ == 0 || bound == Bound::token_budget) break;
-            }
-            next_end = batch_ + batches_without_end(stretch);
+        if (next_end_ < batch_ && release_ended(batch_ - 1)) {
+            last->ends = true;
+            singles = queued;
+            line = prices.line(decoders_);
+            if (decoders_ == 0 || bound == Bound::token_budget) break;
         }
     } while (line && steady_ && batch_ - first_number < most_steps);
     flush(walk, now);

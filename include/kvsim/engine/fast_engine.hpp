@@ -55,6 +55,7 @@ public:
         std::int64_t decoders = 0;
         std::int64_t measured_decoders = 0;
         SimDuration duration{};
+        bool ends = false;         ///< it yields somebody's last token
         std::int64_t context = 0;  ///< of the decoders with this step's tokens; until the batch is priced
         bool prefills = false;     ///< it has rows besides the decoders; else what follows is empty
         std::int64_t prefill_rows = 0;
@@ -103,6 +104,7 @@ public:
         }
         void clear() {
             decoders = 0;
+            ends = false;
             clear_prefills();
             recomputed_tokens = preempted = 0;
             bound = Bound::no_waiting;
@@ -192,7 +194,7 @@ private:
     [[nodiscard]] List& bucket(std::int64_t batch) { return buckets_[static_cast<std::size_t>(batch) & bucket_mask_]; }
     void enter_bucket(Live& live);
     void leave_bucket(const Live& live);
-    [[nodiscard]] std::int64_t batches_without_end(std::int64_t most);
+    [[nodiscard]] std::int64_t batches_without_end(std::int64_t first, std::int64_t most);
     [[nodiscard]] bool bound_stays(Bound bound) const;
     [[nodiscard]] std::int64_t blocks(std::int64_t computed) const {
         return block_shift_ >= 0 ? (computed + args_.block_size - 1) >> block_shift_ : ceil_div(computed, args_.block_size);
@@ -211,13 +213,14 @@ private:
     void plan_prefilling(Batch& batch);
     [[nodiscard]] bool lacks_blocks(PrefixHit hit, std::int64_t total, std::int64_t tokens);
     [[nodiscard]] bool held_back_in_next();
+    std::int64_t make_room(Batch& batch, SimTime now);
     [[nodiscard]] bool only_preempts(Bound bound, std::int64_t free) const;
     void plan_waiting(Batch& batch);
     void place(Batch& batch, Live& live, std::int64_t tokens);
     void name_crossers();
     static void note_row(Batch& batch, const PrefillRow& row);
     void close_plan(Batch& batch);
-    void release_ended(std::int64_t batch);
+    bool release_ended(std::int64_t batch);
     void start_decoding(Live& live);
     void stop_decoding(Live& live);
     void preempt(Batch& batch);
@@ -256,6 +259,7 @@ private:
     std::vector<List> buckets_;           // by last_batch, in admission order
     std::size_t bucket_mask_ = 0;
     std::vector<std::uint64_t> occupied_;  // a bit a bucket
+    std::int64_t next_end_ = 0;            // no batch scheduled from now on and before this one yields a last token
     std::int64_t most_crossings_;          // of a decoder in `stretch` steps
     std::vector<SimTime> scheduled_at_;    // of the latest batches, by number: a ring
     std::size_t scheduled_mask_ = 0;
