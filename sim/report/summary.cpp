@@ -321,10 +321,9 @@ Distribution client_queue(const Outcome& outcome, std::int64_t completed_request
     if (outcome.client_queue.empty()) return {};
     Quantity waits(completed_requests);
     const auto each = [&](auto&& take) {
-        auto next = outcome.client_queue.begin();
+        DurationColumn::Reader waited(outcome.client_queue);
         for (RequestId id = 0; id < outcome.requests.size(); ++id) {
-            const bool waited = next != outcome.client_queue.end() && next->first == id;
-            const std::int64_t ns = waited ? (next++)->second.count() : 0;
+            const std::int64_t ns = waited.of(id).count();
             if (outcome.requests[id].measured && completed(outcome.requests[id])) take(ns);
         }
     };
