@@ -693,8 +693,9 @@ private:
         c.prompt_tokens_first += tokens;
         if (record.queue > unscheduled) return;  // the first of several outputs counts
         const SimDuration tokenizer = unscheduled - record.queue;
-        record.queue = now - sent(id) - options_.api - tokenizer;
         record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
+        record.queue = now - record.arrival - options_.api - tokenizer;
+        if (options_.latency_from_intended && !out_.client_queue.empty()) record.queue -= client_queue_.of(id);
     }
     void on_recompute(RequestId id, std::int64_t tokens) override {
         record(id).recomputed_tokens += static_cast<std::int32_t>(tokens);
