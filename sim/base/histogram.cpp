@@ -9,16 +9,21 @@
 
 namespace kvsim {
 
-Counters64::Counters64(std::size_t size)
-    : data_(static_cast<std::int64_t*>(std::calloc(size, sizeof(std::int64_t)))), size_(size) {  // NOLINT(*-no-malloc)
+template <class T>
+CounterArray<T>::CounterArray(std::size_t size)
+    : data_(static_cast<T*>(std::calloc(size, sizeof(T)))), size_(size) {  // NOLINT(*-no-malloc)
     if (!data_) throw std::bad_alloc();
 }
-Counters64::Counters64(const Counters64& other) : Counters64(other.size_) {
+template <class T>
+CounterArray<T>::CounterArray(const CounterArray& other) : CounterArray(other.size_) {
     std::copy_n(other.data_.get(), size_, data_.get());
 }
-void Counters64::Free::operator()(std::int64_t* data) const {
+template <class T>
+void CounterArray<T>::Free::operator()(T* data) const {
     std::free(data);  // NOLINT(*-no-malloc)
 }
+template class CounterArray<std::int64_t>;
+template class CounterArray<std::uint32_t>;
 
 LogLinearHistogram::LogLinearHistogram(int bits) : bits_(bits) {
     KVSIM_CHECK(bits >= 1 && bits <= 20, "histogram bits out of range");

@@ -17,7 +17,8 @@ std::optional<bool> slo_met(const RequestRecord& r, const config::SloConfig& slo
 }
 
 void RequestTotals::add(const RequestRecord& r, const config::SloConfig& slo) {
-    counts.add(r, slo);
+    counts.add(r);
+    if (slo.any()) counts.met += slo_met(r, slo).value_or(false);
     if (!completed(r)) return;
     prompt.add(r.prompt_tokens);
     output.add(r.output_tokens);

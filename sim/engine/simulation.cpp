@@ -376,7 +376,13 @@ private:
         if (!arrival_.tenant.empty()) out_.tenants[id] = arrival_.tenant;
         if (arrival_.attempt > 0) out_.attempts[id] = arrival_.attempt;
         if (const SimDuration waited = now_ - arrival_.time; waited > SimDuration::zero() && options_.note_client_queue)
-            out_.client_queue.append(id, waited);
+            note_client_queue(id, waited);
+    }
+
+    void note_client_queue(RequestId id, SimDuration waited) {
+        if (out_.client_queue.empty() && out_.requests.capacity() > id)
+            out_.client_queue.reserve(out_.requests.capacity() - id);
+        out_.client_queue.append(id, waited);
     }
 
     /// Routes a request that fits; it joins its replica's queue when the front end is done with it.
@@ -634,11 +640,9 @@ private:
     }
 
     /// When the request left the client.
-    [[nodiscard]] SimTime sent(RequestId id) const {
-        const SimTime arrival = out_.requests[id & record_mask_].arrival;
-        if (!options_.latency_from_intended || out_.client_queue.empty()) return arrival;
-        const auto waited = out_.client_queue.find(id);
-        return waited == out_.client_queue.end() ? arrival : arrival + waited->second;
+    [[nodiscard]] SimTime sent(RequestId id) {
+        const SimTime arrival = record(id).arrival;
+        return options_.latency_from_intended ? arrival + client_queue_.of(id) : arrival;
     }
 
     // ---- records: all of them by id, or those from the oldest live request on in a ring
@@ -689,8 +693,9 @@ private:
         c.prompt_tokens_first += tokens;
         if (record.queue > unscheduled) return;  // the first of several outputs counts
         const SimDuration tokenizer = unscheduled - record.queue;
-        record.queue = now - sent(id) - options_.api - tokenizer;
         record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
+        record.queue = now - record.arrival - options_.api - tokenizer;
+        if (options_.latency_from_intended && !out_.client_queue.empty()) record.queue -= client_queue_.of(id);
     }
     void on_recompute(RequestId id, std::int64_t tokens) override {
         record(id).recomputed_tokens += static_cast<std::int32_t>(tokens);
@@ -699,7 +704,8 @@ private:
         if (record(id).preemptions++ == 0) ++out_.counters.preempted_requests;
     }
     void on_first_token(RequestId id, SimTime now) override {
-        if (record(id).ttft.count() < 0) record(id).ttft = now - record(id).arrival;
+        RequestRecord& record = this->record(id);
+        if (record.ttft.count() < 0) record.ttft = now - record.arrival;
         tokens_.add(1, now);
     }
     void on_sibling_tokens(std::int64_t count, SimTime now) override { tokens_.add(count, now); }
@@ -912,6 +918,7 @@ private:
     const bool guaranteed_ = options_.engine.guarantees_room() && !options_.engine.policy.contiguous();
     const bool labelled_ = options_.engine.policy.any();  // only added policies look at classes and tenants
     Outcome out_;
+    DurationColumn::Reader client_queue_{out_.client_queue};
     TokenMeter tokens_;
     std::vector<std::unique_ptr<ReplicaType>> replicas_;
     std::vector<ReplicaLoad> loads_;  // requests still in the front end

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/base/units.hpp"
 #include "kvsim/report/quantile.hpp"
 
 namespace kvsim {
@@ -86,7 +87,7 @@ BatchMeans::BatchMeans(std::int64_t values)
 }
 
 void BatchMeans::close() {
-    means_.push_back(static_cast<double>(sum()) / static_cast<double>(end_ - begin_));
+    means_.push_back(quotient(sum(), end_ - begin_));
     total_ += sum();
     low_ = high_ = 0;
     begin_ = end_;
@@ -94,7 +95,11 @@ void BatchMeans::close() {
 }
 
 double BatchMeans::mean() const {
-    return static_cast<double>(total_ + sum()) / static_cast<double>(values_);
+    return quotient(total_ + sum(), values_);
+}
+
+double BatchMeans::quotient(Sum sum, std::int64_t values) {
+    return static_cast<double>(static_cast<Int128>(sum)) / static_cast<double>(values);
 }
 
 double student_t(double tail_share, std::int64_t degrees) {

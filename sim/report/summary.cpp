@@ -27,9 +27,9 @@ double seconds(SimDuration d) {
 constexpr std::array<double, 6> statistics{0.5, 0.9, 0.95, 0.99, 0, 1};  // percentile_ranks, least, greatest
 
 /// `at`: the quantiles `statistics`; `squares`: sum of squared distances from `centre`, which is close to the mean.
-Distribution distribution(std::int64_t count, double mean, std::int64_t centre, double squares, std::span<const double> at,
+Distribution distribution(std::int64_t count, double mean, double centre, double squares, std::span<const double> at,
                           double unit) {
-    const double beside = mean - static_cast<double>(centre);
+    const double beside = mean - centre;
     Distribution d;
     d.count = count;
     d.mean = mean / unit;
@@ -48,78 +48,152 @@ Distribution distribution(const NumberCounts& numbers, std::int64_t count, std::
     if (count == 0) return {};
     const double mean = static_cast<double>(sum) / static_cast<double>(count);
     const auto centre = static_cast<std::int64_t>(mean);
-    return distribution(count, mean, centre, numbers.squares(count, centre), numbers.quantiles(count, statistics), 1);
+    return distribution(count, mean, static_cast<double>(centre), numbers.squares(count, centre),
+                        numbers.quantiles(count, statistics), 1);
 }
 
-/// One quantity of every request, in two passes over the records: no column is made. A third one for the intervals. The caller
-/// counts the values and ends each batch, in both of the first passes.
-class Quantity {
+/// One quantity of every request, in two passes over the records: no column is made. The caller counts the values and ends each
+/// batch, then collects each value.
+class ManyQuantity {
 public:
-    /// `values`: how many count() will bring.
-    explicit Quantity(std::int64_t values) : values_(values), batches_(values) {}
+    /// `values`: how many there will be. `intervals`: of their quantiles.
+    ManyQuantity(std::int64_t values, bool intervals)
+        : values_(values),
+          batches_(values),
+          intervals_(intervals && batches_.batches() > 0),
+          passes_(intervals_ ? batches_.batches() : 0) {}
     void count(std::int64_t value) {
         passes_.count(value);
         batches_.count(value);
     }
-    void end_counted() { batches_.close(); }
+    void end_batch() {
+        batches_.close();
+        if (intervals_) passes_.end_batch();
+    }
+
     void turn() {
         if (values_ == 0) return;
-        centre_ = static_cast<std::int64_t>(batches_.mean());
-        passes_.want(values_, statistics);
+        centre_ = static_cast<double>(static_cast<std::int64_t>(batches_.mean()));
+        std::vector<ShareRange> wanted;
+        for (const double q : statistics) wanted.push_back({q, q});
+        if (intervals_) {
+            const QuantileEnds expected = quantile_ends(shares(passes_.about_below(values_, percentile_ranks)), values_);
+            for (std::size_t i = 0; i < expected.ends.size(); ++i) {
+                const double end = expected.ends[i];
+                const double margin = 0.1 * std::abs(end - percentile_ranks[expected.of[i / 2]]);
+                wanted.push_back({std::max(0.0, end - margin), std::min(1.0, end + margin)});
+            }
+        }
+        passes_.want(values_, wanted);
     }
     [[gnu::always_inline]] void collect(std::int64_t value) {
-        const auto beside = static_cast<double>(value - centre_);
+        const double beside = static_cast<double>(value) - centre_;
         squares_ += beside * beside;
         passes_.collect(value);
     }
-    void end_collected() { passes_.end_batch(); }
-    [[nodiscard]] Distribution distribution(double unit) const {
+    [[nodiscard]] Distribution distribution(double unit) {
         if (values_ == 0) return {};
-        return kvsim::distribution(values_, batches_.mean(), centre_, squares_, passes_.values(), unit);
+        at_ = passes_.values(statistics);
+        return kvsim::distribution(values_, batches_.mean(), centre_, squares_, at_, unit);
     }
 
-    // Once the distribution was taken; then collect_ends() each value again.
-    void turn_to_intervals() {
-        if (values_ == 0) return;
-        const std::vector<double> at = passes_.values();
-        std::array<std::vector<double>, 4> shares;
-        for (std::size_t q = 0; q < shares.size(); ++q) {
-            const std::vector<std::int64_t> below = passes_.at_or_below(static_cast<std::int64_t>(at[q]));
-            for (std::size_t j = 0; j < below.size(); ++j)
-                shares[q].push_back(static_cast<double>(below[j]) / static_cast<double>(batches_.size(j)));
-        }
-        ends_ = quantile_ends(shares, values_);
-        passes_.want(values_, ends_.ends);
+    /// Once the distribution was taken. True: the intervals end outside of where turn() expected it, so each value has to be
+    /// collected once more (collect_end()).
+    [[nodiscard]] bool turn_to_intervals() {
+        if (!intervals_) return false;
+        const std::span<const double> percentiles = std::span(at_).first(percentile_ranks.size());
+        ends_ = quantile_ends(shares(passes_.at_or_below(percentiles)), values_);
+        if (std::all_of(ends_.ends.begin(), ends_.ends.end(), [this](double q) { return passes_.wanted(q); })) return false;
+        std::vector<ShareRange> wanted;
+        for (const double q : ends_.ends) wanted.push_back({q, q});
+        passes_.want(values_, wanted);
+        return true;
     }
-    void collect_ends(std::int64_t value) { passes_.collect(value); }
-    [[nodiscard]] Confidence confidence() const { return kvsim::confidence(batches_, ends_, passes_.values()); }
+    void collect_end(std::int64_t value) { passes_.collect(value); }
+    [[nodiscard]] Confidence confidence() const { return kvsim::confidence(batches_, ends_, passes_.values(ends_.ends)); }
     [[nodiscard]] const BatchMeans& batches() const { return batches_; }
 
 private:
+    /// Of each batch's values, from their numbers.
+    [[nodiscard]] std::array<std::vector<double>, percentile_ranks.size()> shares(
+        const std::vector<std::vector<double>>& numbers) const {
+        std::array<std::vector<double>, percentile_ranks.size()> shares;
+        for (std::size_t q = 0; q < shares.size(); ++q) {
+            for (std::size_t b = 0; b < numbers[q].size(); ++b)
+                shares[q].push_back(numbers[q][b] / static_cast<double>(batches_.size(b)));
+        }
+        return shares;
+    }
+
     std::int64_t values_;
     BatchMeans batches_;
-    std::int64_t centre_ = 0;
+    bool intervals_;
+    double centre_ = 0;  // whole
     double squares_ = 0;
     QuantilePasses<std::int64_t> passes_;
+    std::vector<double> at_;  // the quantiles `statistics`
     QuantileEnds ends_;
 };
+
+/// The same of a few requests: the values stand in a column.
+class FewQuantity {
+public:
+    FewQuantity(std::int64_t values, bool intervals) : intervals_(intervals), batches_(values) {
+        column_.reserve(static_cast<std::size_t>(values));
+    }
+    void count(std::int64_t value) {
+        column_.push_back(value);
+        batches_.count(value);
+    }
+    void end_batch() { batches_.close(); }
+    void turn() {}
+    void collect(std::int64_t) {}
+    [[nodiscard]] Distribution distribution(double unit) {
+        if (column_.empty()) return {};
+        at_ = quantiles(column_, statistics);
+        const auto centre = static_cast<double>(static_cast<std::int64_t>(batches_.mean()));
+        double squares = 0;
+        for (const std::int64_t value : column_) {
+            const double beside = static_cast<double>(value) - centre;
+            squares += beside * beside;
+        }
+        return kvsim::distribution(static_cast<std::int64_t>(column_.size()), batches_.mean(), centre, squares, at_, unit);
+    }
+    [[nodiscard]] bool turn_to_intervals() { return false; }
+    void collect_end(std::int64_t) {}
+    [[nodiscard]] Confidence confidence() const {
+        if (!intervals_ || column_.empty()) return {};
+        std::array<double, percentile_ranks.size()> at{};
+        for (std::size_t q = 0; q < at.size(); ++q) at[q] = std::floor(at_[q]);
+        return kvsim::confidence(column_, at);
+    }
+    [[nodiscard]] const BatchMeans& batches() const { return batches_; }
+
+private:
+    bool intervals_;
+    BatchMeans batches_;
+    std::vector<std::int64_t> column_;
+    std::vector<double> at_;  // the quantiles `statistics`
+};
+
+/// Up to here the counters of many bins and batches cost more than a column.
+constexpr std::int64_t few_requests = 8192;
 
 /// Says when a batch of several series of the same length is full.
 class BatchEnds {
 public:
-    explicit BatchEnds(std::int64_t values) : batches_(values), end_(batches_.batches() > 0 ? batches_.start(1) : -1) {}
+    explicit BatchEnds(std::int64_t values) : batches_(values), left_(batches_.batches() > 0 ? batches_.size(0) : values + 1) {}
     /// Of each value; true: it was the last of its batch.
     bool next() {
-        if (++seen_ != end_) return false;
-        end_ = ++batch_ < batches_.batches() ? batches_.start(batch_ + 1) : -1;
+        if (--left_ != 0) return false;
+        left_ = ++batch_ < batches_.batches() ? batches_.size(batch_) : 1;
         return true;
     }
 
 private:
     BatchMeans batches_;
     std::size_t batch_ = 0;
-    std::int64_t seen_ = 0;
-    std::int64_t end_;
+    std::int64_t left_;  // in the batch in progress
 };
 
 Distribution distribution(const LogLinearHistogram& h, double unit = ns_per_ms) {
@@ -172,54 +246,46 @@ void each_completed(const std::vector<RequestRecord>& records, bool measured_onl
     }
 }
 
-/// `intervals`: and how far the means and percentiles may be off, and whether they drift.
-Tally exact_tally(const std::vector<RequestRecord>& records, const config::SloConfig& slo, bool measured_only, bool intervals) {
-    std::int64_t n = 0;
-    std::int64_t with_gaps = 0;  // more than one output token
-    each_completed(records, measured_only, [&](const RequestRecord& r) {
-        ++n;
-        with_gaps += r.output_tokens > 1;
-    });
-    Tally t;
+/// Of `n` completed requests, `with_gaps` of them with more than one output token.
+template <class Quantity>
+Tally exact_tally(const std::vector<RequestRecord>& records, std::int64_t n, std::int64_t with_gaps, bool measured_only,
+                  bool intervals) {
+    RequestCounts counts;
     NumberCounts prompt, output;
-    Quantity ttft(n), e2e(n), queue(n), tpot(with_gaps);
+    Quantity ttft(n, intervals), e2e(n, intervals), queue(n, intervals), tpot(with_gaps, intervals);
     BatchMeans decoding(with_gaps), gaps(with_gaps);
-    BatchEnds all_counted(n), gapped_counted(with_gaps);
+    BatchEnds ends(n), gapped_ends(with_gaps);
     for (const RequestRecord& r : records) {
         if (measured_only && !r.measured) continue;
-        t.add(r, slo);
+        counts.add(r);
         if (!completed(r)) continue;
         prompt.count(r.prompt_tokens);
         output.count(r.output_tokens);
         ttft.count(r.ttft.count());
         e2e.count(r.e2e.count());
         queue.count(r.queue.count());
-        if (all_counted.next()) {
-            for (Quantity* const q : {&ttft, &e2e, &queue}) q->end_counted();
+        if (ends.next()) {
+            for (Quantity* const q : {&ttft, &e2e, &queue}) q->end_batch();
         }
         if (r.output_tokens < 2) continue;
-        tpot.count(time_per_output_token(r)->count());
+        tpot.count(mean_gap(r).count());
         decoding.count((r.e2e - r.ttft).count());
         gaps.count(r.output_tokens - 1);
-        if (gapped_counted.next()) {
-            tpot.end_counted();
+        if (gapped_ends.next()) {
+            tpot.end_batch();
             decoding.close();
             gaps.close();
         }
     }
     for (Quantity* const q : {&ttft, &e2e, &queue, &tpot}) q->turn();
-    BatchEnds all_collected(n), gapped_collected(with_gaps);
     each_completed(records, measured_only, [&](const RequestRecord& r) {
         ttft.collect(r.ttft.count());
         e2e.collect(r.e2e.count());
         queue.collect(r.queue.count());
-        if (all_collected.next()) {
-            for (Quantity* const q : {&ttft, &e2e, &queue}) q->end_collected();
-        }
-        if (r.output_tokens < 2) return;
-        tpot.collect(time_per_output_token(r)->count());
-        if (gapped_collected.next()) tpot.end_collected();
+        if (r.output_tokens > 1) tpot.collect(mean_gap(r).count());
     });
+    Tally t;
+    static_cast<RequestCounts&>(t) = counts;
     t.prompt = distribution(prompt, n, t.prompt_tokens);
     t.output = distribution(output, n, t.output_tokens);
     t.ttft = ttft.distribution(ns_per_ms);
@@ -228,22 +294,20 @@ Tally exact_tally(const std::vector<RequestRecord>& records, const config::SloCo
     t.queue = queue.distribution(ns_per_ms);
     if (!intervals) return t;
 
-    for (Quantity* const q : {&ttft, &e2e, &queue, &tpot}) q->turn_to_intervals();
-    each_completed(records, measured_only, [&](const RequestRecord& r) {
-        ttft.collect_ends(r.ttft.count());
-        e2e.collect_ends(r.e2e.count());
-        queue.collect_ends(r.queue.count());
-        if (r.output_tokens > 1) tpot.collect_ends(time_per_output_token(r)->count());
-    });
-    const auto interval = [&t](std::string_view name, const Quantity& q) {
-        const Confidence c = q.confidence();
+    const auto interval = [&](std::string_view name, Quantity& quantity, auto value_of) {
+        if (quantity.turn_to_intervals()) {
+            each_completed(records, measured_only, [&](const RequestRecord& r) {
+                if (const std::optional<SimDuration> value = value_of(r)) quantity.collect_end(value->count());
+            });
+        }
+        const Confidence c = quantity.confidence();
         if (c.correlated) t.correlated.emplace_back(name);
         return scaled(c, ns_per_ms);
     };
-    t.ttft_ci95 = interval("TTFT", ttft);
-    t.e2e_ci95 = interval("E2E", e2e);
-    t.queue_ci95 = interval("queue", queue);
-    t.tpot_ci95 = interval("TPOT", tpot);
+    t.ttft_ci95 = interval("TTFT", ttft, [](const RequestRecord& r) { return std::optional(r.ttft); });
+    t.e2e_ci95 = interval("E2E", e2e, [](const RequestRecord& r) { return std::optional(r.e2e); });
+    t.queue_ci95 = interval("queue", queue, [](const RequestRecord& r) { return std::optional(r.queue); });
+    t.tpot_ci95 = interval("TPOT", tpot, time_per_output_token);
     t.drift = drift(e2e.batches());
     // The gaps between tokens are pooled, so their mean is a ratio of sums over requests.
     const RatioConfidence itl = ratio_confidence(decoding, gaps);
@@ -252,16 +316,28 @@ Tally exact_tally(const std::vector<RequestRecord>& records, const config::SloCo
     return t;
 }
 
-Tally tally(const std::vector<RequestRecord>& records, const config::SloConfig& slo, bool measured_only, bool exact,
-            bool intervals) {
-    if (exact) return exact_tally(records, slo, measured_only, intervals);
+/// `intervals`: and how far the means and percentiles may be off, and whether they drift.
+Tally exact_tally(const std::vector<RequestRecord>& records, bool measured_only, bool intervals) {
+    std::int64_t n = 0;
+    std::int64_t with_gaps = 0;
+    each_completed(records, measured_only, [&](const RequestRecord& r) {
+        ++n;
+        with_gaps += r.output_tokens > 1;
+    });
+    if (n <= few_requests) return exact_tally<FewQuantity>(records, n, with_gaps, measured_only, intervals);
+    return exact_tally<ManyQuantity>(records, n, with_gaps, measured_only, intervals);
+}
+
+/// Whether limits were met is left to judge().
+Tally tally(const std::vector<RequestRecord>& records, bool measured_only, bool exact, bool intervals) {
+    if (exact) return exact_tally(records, measured_only, intervals);
     RequestTotals totals;
     for (const RequestRecord& r : records) {
-        if (r.measured || !measured_only) totals.add(r, slo);
+        if (r.measured || !measured_only) totals.add(r, {});
     }
     Tally t = tally(totals);
     if (!intervals) return t;
-    Tally with_intervals = exact_tally(records, slo, measured_only, true);
+    Tally with_intervals = exact_tally(records, measured_only, true);
     for (Distribution Tally::*const d :
          {&Tally::prompt, &Tally::output, &Tally::ttft, &Tally::tpot, &Tally::e2e, &Tally::queue})
         with_intervals.*d = t.*d;
@@ -273,7 +349,7 @@ std::int64_t arrived(const Outcome& outcome) {
 }
 
 Tally tally(const Outcome& outcome, const RunInfo& info, bool measured_only) {
-    if (!outcome.totals) { return tally(outcome.requests, info.slo, measured_only, info.exact_percentiles, measured_only); }
+    if (!outcome.totals) { return tally(outcome.requests, measured_only, info.exact_percentiles, measured_only); }
     return tally(measured_only || !outcome.totals_all ? *outcome.totals : *outcome.totals_all);
 }
 
@@ -319,12 +395,11 @@ Judgement judge(const Outcome& outcome, const Slos& slos, const Chosen& chosen) 
 /// Of completed measured requests, where any request waited at its client.
 Distribution client_queue(const Outcome& outcome, std::int64_t completed_requests) {
     if (outcome.client_queue.empty()) return {};
-    Quantity waits(completed_requests);
+    ManyQuantity waits(completed_requests, false);
     const auto each = [&](auto&& take) {
-        auto next = outcome.client_queue.begin();
+        DurationColumn::Reader waited(outcome.client_queue);
         for (RequestId id = 0; id < outcome.requests.size(); ++id) {
-            const bool waited = next != outcome.client_queue.end() && next->first == id;
-            const std::int64_t ns = waited ? (next++)->second.count() : 0;
+            const std::int64_t ns = waited.of(id).count();
             if (outcome.requests[id].measured && completed(outcome.requests[id])) take(ns);
         }
     };
@@ -370,7 +445,7 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
     for (const auto& [name, own] : records) {
         const auto limits = info.class_slos.find(name);
         const config::SloConfig& slo = limits == info.class_slos.end() ? info.slo : limits->second;
-        const Tally t = tally(own, slo, true, info.exact_percentiles, false);
+        const Tally t = tally(own, true, info.exact_percentiles, false);
         ClassSummary& c = out.emplace_back();
         c.name = name;
         c.requests = t.requests;

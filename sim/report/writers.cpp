@@ -475,10 +475,7 @@ std::string_view finish_reason_name(FinishReason reason) {
 void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::SloConfig& slo,
                         const std::map<std::string, config::SloConfig>& class_slos) {
     const Slos slos(outcome, slo, class_slos);
-    const auto elapsed = [](const auto& of, RequestId id) {
-        const auto at = of.find(id);
-        return at == of.end() ? SimDuration(-1) : at->second;
-    };
+    DurationColumn::Reader client_queue(outcome.client_queue);
     file.write(
         "request_id,class,session_id,replica,arrival_s,prompt_tokens,output_tokens,cached_prompt_tokens,queue_ms,ttft_ms,tpot_"
         "ms,"
@@ -528,7 +525,7 @@ void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::
         rows.comma();
         if (const auto met = slos.met(id)) rows.literal(*met ? "1" : "0");
         rows.comma();
-        if (!outcome.client_queue.empty()) rows.ms(elapsed(outcome.client_queue, id));
+        if (const SimDuration waited = client_queue.of(id); waited > SimDuration::zero()) rows.ms(waited);
         rows.comma();
         if (const std::string* name = tenants.find(id)) rows.field(*name);
         rows.comma();
@@ -537,7 +534,10 @@ void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::
             rows.integer(at == outcome.attempts.end() ? 0 : at->second);
         }
         rows.comma();
-        if (!outcome.unfinished_after.empty()) rows.ms(elapsed(outcome.unfinished_after, id));
+        if (!outcome.unfinished_after.empty()) {
+            const auto left = outcome.unfinished_after.find(id);
+            if (left != outcome.unfinished_after.end()) rows.ms(left->second);
+        }
         rows.literal(r.measured ? ",1" : ",0");
         rows.end();
     }

@@ -27,31 +27,36 @@ constexpr std::size_t log_linear_bins(int bits) {
     return static_cast<std::size_t>(64 - bits) << bits;
 }
 
-/// A fixed number of counters that start at 0. The kernel zeroes a page when it is first touched: most never are.
-class Counters64 {
+/// A fixed number of counters, int64 or uint32, that start at 0. The kernel zeroes a page when it is first touched: most never
+/// are.
+template <class T>
+class CounterArray {
 public:
-    Counters64() = default;
-    explicit Counters64(std::size_t size);
-    Counters64(const Counters64& other);
-    Counters64(Counters64&&) noexcept = default;
-    Counters64& operator=(Counters64 other) noexcept {
+    CounterArray() = default;
+    explicit CounterArray(std::size_t size);
+    CounterArray(const CounterArray& other);
+    CounterArray(CounterArray&&) noexcept = default;
+    CounterArray& operator=(CounterArray other) noexcept {
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
         return *this;
     }
-    ~Counters64() = default;
+    ~CounterArray() = default;
     [[nodiscard]] std::size_t size() const { return size_; }
-    [[nodiscard]] std::int64_t* data() { return data_.get(); }
-    [[nodiscard]] std::int64_t& operator[](std::size_t i) { return data_.get()[i]; }
-    [[nodiscard]] std::int64_t operator[](std::size_t i) const { return data_.get()[i]; }
+    [[nodiscard]] T* data() { return data_.get(); }
+    [[nodiscard]] const T* data() const { return data_.get(); }
+    [[nodiscard]] T& operator[](std::size_t i) { return data_.get()[i]; }
+    [[nodiscard]] T operator[](std::size_t i) const { return data_.get()[i]; }
 
 private:
     struct Free {
-        void operator()(std::int64_t* data) const;
+        void operator()(T* data) const;
     };
-    std::unique_ptr<std::int64_t, Free> data_;
+    std::unique_ptr<T, Free> data_;
     std::size_t size_ = 0;
 };
+using Counters64 = CounterArray<std::int64_t>;
+using Counters32 = CounterArray<std::uint32_t>;
 
 /// Values are int64 >= 0. Below 2^(bits+1) every value has its own bin; above, 2^bits bins per power of two, so a reported
 /// order statistic is within 2^-(bits+1) relative of the true one (bits = 10: 0.049 %). Bins are reported as midpoints, clamped

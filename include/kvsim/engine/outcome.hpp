@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "kvsim/base/duration_column.hpp"
 #include "kvsim/base/histogram.hpp"
-#include "kvsim/base/sparse_column.hpp"
 #include "kvsim/base/units.hpp"
 #include "kvsim/model/workload.hpp"
 
@@ -137,7 +137,7 @@ struct Outcome {
     std::map<RequestId, std::string> sessions;
     std::map<RequestId, std::string> tenants;
     std::map<RequestId, std::int32_t> attempts;         ///< of retries: how many times it was sent before
-    SparseColumn<RequestId, SimDuration> client_queue;  ///< of those that waited: from the intended arrival to being sent
+    DurationColumn client_queue;                        ///< of those that waited: from the intended arrival to being sent
     std::map<RequestId, SimDuration> unfinished_after;  ///< of those that timed out or were cancelled: arrival to leaving
     std::map<RequestId, std::int64_t> wasted;  ///< of those that timed out or were cancelled: tokens scheduled for them, if any
     std::vector<SimDuration> itl_p99;          ///< by request, of its own gaps, -1 ns without any; empty unless asked for

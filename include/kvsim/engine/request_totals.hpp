@@ -17,12 +17,15 @@ namespace kvsim {
     return record.finish == FinishReason::length || record.finish == FinishReason::stop;
 }
 
-/// Output tokens after the first over the time they took: (e2e - ttft) / (n - 1), rounded to whole ns. nullopt: not completed,
-/// or one output token.
-[[nodiscard]] inline std::optional<SimDuration> time_per_output_token(const RequestRecord& r) {
-    if (!completed(r) || r.output_tokens <= 1) return std::nullopt;
+/// (e2e - ttft) / (n - 1), rounded to whole ns, of a completed request with n > 1 output tokens.
+[[nodiscard]] inline SimDuration mean_gap(const RequestRecord& r) {
     const std::int64_t gaps = r.output_tokens - 1;
     return SimDuration(((r.e2e - r.ttft).count() + gaps / 2) / gaps);
+}
+/// mean_gap(), nullopt for other requests.
+[[nodiscard]] inline std::optional<SimDuration> time_per_output_token(const RequestRecord& r) {
+    if (!completed(r) || r.output_tokens <= 1) return std::nullopt;
+    return mean_gap(r);
 }
 
 /// Whether the request met every set limit; TPOT counts as 0 for one output token. nullopt where the request is in neither
@@ -39,27 +42,30 @@ struct RequestCounts {
     SimTime last_completion{};
 
     /// The record is final: its request has left, or the run has ended. A completed request whose times are out of order is an
-    /// InternalError.
-    void add(const RequestRecord& record, const config::SloConfig& slo);
+    /// InternalError. `met` is the caller's.
+    void add(const RequestRecord& record);
 };
 
-inline void RequestCounts::add(const RequestRecord& r, const config::SloConfig& slo) {
+inline void RequestCounts::add(const RequestRecord& r) {
     ++requests;
-    first_arrival = std::min(first_arrival, r.arrival);
-    preemptions += r.preemptions;
-    preempted_requests += r.preemptions > 0;
+    if (r.arrival < first_arrival) first_arrival = r.arrival;
+    if (r.preemptions > 0) {
+        preemptions += r.preemptions;
+        ++preempted_requests;
+    }
     recomputed_tokens += r.recomputed_tokens;
-    rejected += r.finish == FinishReason::rejected;
-    timed_out += r.finish == FinishReason::timed_out;
-    cancelled += r.finish == FinishReason::cancelled;
-    if (slo.any()) met += slo_met(r, slo).value_or(false);
-    if (!kvsim::completed(r)) return;
+    if (!kvsim::completed(r)) {
+        rejected += r.finish == FinishReason::rejected;
+        timed_out += r.finish == FinishReason::timed_out;
+        cancelled += r.finish == FinishReason::cancelled;
+        return;
+    }
     KVSIM_CHECK(r.queue.count() >= 0 && r.ttft >= r.queue && r.e2e >= r.ttft && r.output_tokens >= 1,
                 "a completed request's times are out of order");
     ++completed;
     prompt_tokens += r.prompt_tokens;
     output_tokens += r.output_tokens;
-    last_completion = std::max(last_completion, r.arrival + r.e2e);
+    if (r.arrival + r.e2e > last_completion) last_completion = r.arrival + r.e2e;
 }
 
 /// RequestCounts and a histogram of each quantity: tokens, ns. An order statistic is within 2^-11 (0.049 %) relative.

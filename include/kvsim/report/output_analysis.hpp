@@ -40,12 +40,16 @@ public:
     /// 20 batches, 10 of 20 to 39 values, none of fewer.
     explicit BatchMeans(std::int64_t values);
     void add(std::int64_t value) {
-        count(value);
+        const Sum more = sum() + static_cast<Sum>(value);
+        low_ = static_cast<std::uint64_t>(more);
+        high_ = static_cast<std::uint64_t>(more >> 64);
         if (++seen_ == end_) close();
     }
-    /// add() where the caller counts the values and calls close() behind the last of each batch.
+    /// add() of a value >= 0, where the caller counts the values and calls close() behind the last of each batch.
     void count(std::int64_t value) {
-        if (__builtin_add_overflow(low_, value, &low_)) high_ += value < 0 ? -1 : 1;
+        const auto more = static_cast<std::uint64_t>(value);
+        low_ += more;
+        high_ += low_ < more;
     }
     void close();
     [[nodiscard]] std::size_t batches() const { return batches_; }
@@ -59,17 +63,18 @@ public:
     [[nodiscard]] double mean() const;  ///< of all values
 
 private:
-    __extension__ using Sum = __int128;
-    /// The carries out of low_ times 2^64, and low_ as it wrapped.
-    [[nodiscard]] Sum sum() const { return (static_cast<Sum>(high_) << 64) + low_; }
+    __extension__ using Sum = unsigned __int128;  // of negative values as well, modulo 2^128
+    /// Of the batch in progress. Its halves are kept apart because the compiler adds to them in two instructions.
+    [[nodiscard]] Sum sum() const { return (static_cast<Sum>(high_) << 64) | low_; }
+    [[nodiscard]] static double quotient(Sum sum, std::int64_t values);
     std::int64_t values_;
     std::size_t batches_;
     std::int64_t seen_ = 0;
     std::int64_t begin_ = 0;  // of the batch in progress
     std::int64_t end_;
-    std::int64_t low_ = 0;
-    std::int64_t high_ = 0;
-    Sum total_ = 0;
+    std::uint64_t low_ = 0;
+    std::uint64_t high_ = 0;
+    Sum total_ = 0;  // of the batches before it
     std::vector<double> means_;
 };
 

@@ -1,8 +1,10 @@
 #pragma once
 // Exact quantiles of a column of values. The definition is base/rank.hpp's.
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -16,28 +18,42 @@ namespace kvsim {
 std::vector<double> quantiles(std::span<const std::int64_t> column, std::span<const double> qs);
 std::vector<double> quantiles(std::span<const double> column, std::span<const double> qs);
 
+/// Of all values, ascending: those from one share on up to another, each in [0, 1].
+struct ShareRange {
+    double low = 0, high = 0;
+};
+
 /// The same over values that pass by twice instead of standing in a column: count() each, want() the quantiles, collect() each
 /// again, values(); then want() others, and collect() each once more. Keeps only the values of the bins that hold an order
-/// statistic, some hundredths of all. All values >= 0.
+/// statistic, some hundredths of all. All values >= 0, fewer than 2^32.
 template <class T>
 class QuantilePasses {
 public:
-    QuantilePasses() : counts_(bins) {}
-    void count(T value) { ++counts_[bin_of(value)]; }
-    /// `total`: how many were counted, below 2^32.
-    void want(std::int64_t total, std::span<const double> qs);
-    [[gnu::always_inline]] void collect(T value) {
-        const std::uint16_t part = parts_[bin_of(value)];
-        const std::uint32_t at = ends_[part]++;
-        if (part % 2 != 0) kept_[at] = value;
+    /// `batches`: into which the values are cut as they come, where each one's share below a quantile will be asked for.
+    explicit QuantilePasses(std::size_t batches = 0)
+        : batches_(batches), counts_(bins * std::max(batches + 1, std::size_t{2})) {}
+    void count(T value) {
+        const std::size_t bin = bin_of(value);
+        ++counts_[bin];
+        ++counts_[bin + batch_];
     }
-    [[nodiscard]] std::vector<double> values() const;  ///< in the order of the quantiles wanted
+    void end_batch() { batch_ += bins; }  ///< of counted values
 
-    /// Ends a batch of collected values.
-    void end_batch() { batches_.insert(batches_.end(), ends_.begin(), ends_.end()); }
-    /// How many values of each batch lie at or below `limit`, which is between two neighbouring order statistics that were
-    /// wanted.
-    [[nodiscard]] std::vector<std::int64_t> at_or_below(T limit) const;
+    /// All of the `total` values that were counted lie in these shares of them.
+    void want(std::int64_t total, std::span<const ShareRange> shares);
+    [[gnu::always_inline]] void collect(T value) {
+        const std::uint16_t window = window_of_[bin_of(value)];
+        if (window != 0) kept_[next_[window]++] = value;
+    }
+    /// In the order of `qs`, all of which were wanted.
+    [[nodiscard]] std::vector<double> values(std::span<const double> qs) const;
+    [[nodiscard]] bool wanted(double q) const;
+
+    /// Of each of `qs`, ascending, and each batch: about how many values lie at or below that quantile. Before any is wanted.
+    [[nodiscard]] std::vector<std::vector<double>> about_below(std::int64_t total, std::span<const double> qs);
+    /// How many lie at or below each of `limits`, ascending, each between two neighbouring order statistics that were
+    /// collected.
+    [[nodiscard]] std::vector<std::vector<double>> at_or_below(std::span<const double> limits) const;
 
 private:
     /// Monotone: the exponent of value + 1 >= 1 as a double and the leading bits of its mantissa.
@@ -45,28 +61,30 @@ private:
         return static_cast<std::size_t>((std::bit_cast<std::uint64_t>(static_cast<double>(value) + 1) >> (52 - bits)) -
                                         first_bin);
     }
-    static constexpr int bits = 8;
+    static constexpr int bits = 7;
     static constexpr std::uint64_t first_bin = std::uint64_t{1023} << bits;  // of 1
     static constexpr std::size_t bins = std::size_t{64 + 1} << bits;         // up to 2^64
-    // A bin that holds order statistics.
-    struct Wanted {
-        std::int64_t before = 0;  // values in lower bins
-        std::uint32_t first = 0;  // its values in kept_, in the order they are collected
+    // Neighbouring bins whose values are kept.
+    struct Window {
+        std::size_t begin = 0, end = 0;  // bins
+        std::int64_t before = 0;         // values in lower bins
+        std::uint32_t first = 0;         // its values in kept_, in the order they are collected
         std::uint32_t count = 0;
-        std::vector<std::int64_t> ranks;
     };
-    std::vector<std::uint32_t> counts_;
-    // The wanted bins cut the others into parts: part 2 i + 1 is the bin wanted_[i], part 2 i what lies between it and the one
-    // before.
-    std::vector<std::uint16_t> parts_;    // by bin
-    std::vector<std::uint32_t> ends_;     // by part: where the next value goes in kept_, or how many have passed
-    std::vector<std::uint32_t> begins_;   // ends_ before any was collected
-    std::vector<std::uint32_t> batches_;  // ends_ at the end of each batch, one after the other
-    std::vector<Wanted> wanted_;
-    std::vector<T> kept_;
-    std::vector<double> qs_;
-    std::vector<std::int64_t> ranks_;  // ascending, distinct
+    [[nodiscard]] const std::uint32_t* batch(std::size_t index) const { return counts_.data() + bins * (index + 1); }
+    void skip_empty_bins();
+    /// Values of each batch in bins below each of `ends`, which ascend.
+    [[nodiscard]] std::vector<std::vector<double>> in_bins_below(std::span<const std::size_t> ends) const;
+
+    std::size_t batches_;
+    Counters32 counts_;         // of all values, then of each batch
+    std::size_t batch_ = bins;  // where those of the batch in progress begin
+    std::size_t lowest_ = 0;    // bin with a value, once skip_empty_bins() was called
     std::int64_t total_ = 0;
+    std::vector<Window> windows_;
+    std::vector<std::uint16_t> window_of_;  // by bin: one more than the index of its window, or 0
+    std::vector<std::uint32_t> next_;       // by window_of_: where its next value goes in kept_
+    std::unique_ptr<T[]> kept_;
 };
 
 /// Exact quantiles of whole numbers that are mostly small, as lengths are: counted one by one.

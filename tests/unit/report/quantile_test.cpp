@@ -100,24 +100,39 @@ TEST_CASE("passes: quantiles twice over, and each batch's share at or below one"
         column.push_back(
             static_cast<std::int64_t>(draw % 7 == 0 ? 1'000 : (draw >> (20 + draw % 30)) + static_cast<unsigned>(i)));
     }
-    kvsim::QuantilePasses<std::int64_t> passes;
-    for (const std::int64_t value : column) passes.count(value);
-    for (const std::array<double, 3>& wanted : {std::array{0.5, 0.99, 0.0}, std::array{1.0, 0.49, 0.51}}) {
-        passes.want(6'000, wanted);
-        for (std::size_t i = 0; i < column.size(); ++i) {
-            passes.collect(column[i]);
-            if (i % 500 == 499) passes.end_batch();
-        }
-        const std::vector<double> values = passes.values();
+    kvsim::QuantilePasses<std::int64_t> passes(12);
+    for (std::size_t i = 0; i < column.size(); ++i) {
+        passes.count(column[i]);
+        if (i % 500 == 499) passes.end_batch();
+    }
+    const std::array about_at{0.49, 0.5, 0.99};
+    const std::vector<std::vector<double>> about = passes.about_below(6'000, about_at);
+    for (const std::array<double, 3>& wanted : {std::array{0.0, 0.5, 0.99}, std::array{0.49, 0.51, 1.0}}) {
+        std::vector<kvsim::ShareRange> shares{{0.7, 0.72}, {0.715, 0.73}};
+        for (const double q : wanted) shares.push_back({q, q});
+        passes.want(6'000, shares);
+        for (const std::int64_t value : column) passes.collect(value);
+        const std::vector<double> values = passes.values(wanted);
         CHECK(values == quantiles(column, wanted));
+        for (const double q : {0.7, 0.71, 0.72, 0.725, 0.73}) {
+            CHECK(passes.wanted(q));
+            CHECK(passes.values(std::array{q})[0] == reference(column, q));
+        }
+        CHECK_FALSE(passes.wanted(0.6));
+        CHECK_THROWS_AS(static_cast<void>(passes.values(std::array{0.6})), kvsim::InternalError);
+        const std::vector<std::vector<double>> below = passes.at_or_below(values);
         for (std::size_t q = 0; q < wanted.size(); ++q) {
             CHECK(values[q] == reference(column, wanted[q]));
-            const auto limit = static_cast<std::int64_t>(values[q]);
-            const std::vector<std::int64_t> below = passes.at_or_below(limit);
-            REQUIRE(below.size() == 12);
-            for (std::size_t batch = 0; batch < below.size(); ++batch) {
+            REQUIRE(below[q].size() == 12);
+            for (std::size_t batch = 0; batch < 12; ++batch) {
                 const auto from = column.begin() + static_cast<std::ptrdiff_t>(batch * 500);
-                CHECK(below[batch] == std::count_if(from, from + 500, [limit](std::int64_t v) { return v <= limit; }));
+                const double limit = values[q];
+                CHECK(below[q][batch] == static_cast<double>(std::count_if(from, from + 500, [limit](std::int64_t v) {
+                          return static_cast<double>(v) <= limit;
+                      })));
+                for (std::size_t a = 0; a < about_at.size(); ++a) {
+                    if (about_at[a] == wanted[q]) CHECK(std::abs(about[a][batch] - below[q][batch]) < 10);
+                }
             }
         }
     }

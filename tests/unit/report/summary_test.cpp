@@ -2,11 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <map>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/engine/request_totals.hpp"
 #include "kvsim/random/distribution.hpp"
 #include "kvsim/random/stream.hpp"
+#include "kvsim/report/output_analysis.hpp"
+#include "kvsim/report/quantile.hpp"
 #include "sample_run.hpp"
 
 using namespace kvsim;
@@ -353,6 +357,65 @@ TEST_CASE("summary: a histogram's percentiles are within 2^-11 of the exact ones
             CHECK(b.standard_deviation == doctest::Approx(a.standard_deviation).epsilon(2e-3));
             for (const auto p : {&Distribution::p50, &Distribution::p90, &Distribution::p95, &Distribution::p99})
                 CHECK(std::abs(b.*p - a.*p) <= a.*p * (0x1p-11 + 1e-12));
+        }
+    }
+}
+
+TEST_CASE("summary: figures and intervals are those of the columns, however many requests there are") {
+    Stream stream(7, "columns");
+    // The last law has batches of one value each that share a bin: where intervals end cannot be told from the bins.
+    for (const std::size_t n : std::initializer_list<std::size_t>{19, 25, 41, 1000, 8192, 8193, 30000}) {
+        for (int law = 0; law < 5; ++law) {
+            CAPTURE(n);
+            CAPTURE(law);
+            Outcome o = sample_outcome();
+            const RequestRecord one = o.requests[0];
+            o.requests.assign(n, one);
+            std::vector<std::int64_t> queue, ttft, e2e, tpot;
+            for (std::size_t i = 0; i < n; ++i) {
+                RequestRecord& r = o.requests[i];
+                const double u = stream.uniform();
+                const double part = static_cast<double>(i) / static_cast<double>(n);
+                const double at[] = {lognormal_quantile(u, 18, 1), exponential_quantile(u, 3e6) * (1 + 3 * part), 5e6,
+                                     i % 400 < 200 ? lognormal_quantile(u, 17, 1) : 2e9 * u,
+                                     1e6 + (static_cast<int>(part * 20) % 2)};
+                r.queue = SimDuration(static_cast<std::int64_t>(at[law]));
+                r.ttft = 2 * r.queue + SimDuration(i % 3);
+                r.output_tokens = i % 5 == 0 ? 1 : static_cast<std::int32_t>(2 + i % 7);
+                r.e2e = r.output_tokens == 1 ? r.ttft : 3 * r.ttft;
+                r.measured = i % 11 != 3;
+                r.finish = i % 13 == 4 ? FinishReason::timed_out : FinishReason::length;
+                if (!r.measured || !completed(r)) continue;
+                queue.push_back(r.queue.count());
+                ttft.push_back(r.ttft.count());
+                e2e.push_back(r.e2e.count());
+                if (r.output_tokens > 1) tpot.push_back(time_per_output_token(r)->count());
+            }
+            const Summary s = summarize(sample_info(), o);
+            const auto check = [](const std::vector<std::int64_t>& column, const Distribution& d,
+                                  const DistributionInterval& ci) {
+                const std::vector<double> at = quantiles(column, std::vector<double>{0.5, 0.9, 0.95, 0.99, 0, 1});
+                REQUIRE(d.count == static_cast<std::int64_t>(column.size()));
+                CHECK(std::vector<double>{d.p50, d.p90, d.p95, d.p99, d.min, d.max} ==
+                      std::vector<double>{at[0] / 1e6, at[1] / 1e6, at[2] / 1e6, at[3] / 1e6, at[4] / 1e6, at[5] / 1e6});
+                double sum = 0;
+                for (const std::int64_t value : column) sum += static_cast<double>(value);
+                CHECK(d.mean == doctest::Approx(sum / static_cast<double>(column.size()) / 1e6).epsilon(1e-12));
+                const Confidence c =
+                    confidence(column, {std::floor(at[0]), std::floor(at[1]), std::floor(at[2]), std::floor(at[3])});
+                const auto same = [](const std::optional<Interval>& a, const std::optional<Interval>& b) {
+                    return a.has_value() == b.has_value() && (!a || (a->low == b->low / 1e6 && a->high == b->high / 1e6));
+                };
+                CHECK(same(ci.mean, c.mean));
+                CHECK(same(ci.p50, c.quantile[0]));
+                CHECK(same(ci.p90, c.quantile[1]));
+                CHECK(same(ci.p95, c.quantile[2]));
+                CHECK(same(ci.p99, c.quantile[3]));
+            };
+            check(queue, s.queue, s.queue_ci95);
+            check(ttft, s.ttft, s.ttft_ci95);
+            check(e2e, s.e2e, s.e2e_ci95);
+            check(tpot, s.tpot, s.tpot_ci95);
         }
     }
 }
