@@ -301,7 +301,7 @@ Engine::Ahead Engine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTi
     SimDuration pending = newest.duration;
     SimTime last = steady_.last_token;
     std::size_t phase = 0;
-    std::int64_t free = free_blocks();
+    std::int64_t free = passed.least_free = free_blocks();
     for (; passed.steps < steps && end < horizon && scheduler_->steady_step(); ++passed.steps) {
         // The results of the batch in progress arrive, and the next one is decided, both at `end`.
         listener_.on_next_tokens(rows, steady_.measured, end - last, end);
@@ -314,6 +314,7 @@ Engine::Ahead Engine::run_ahead(Batch& current, Batch* next, SimTime& end, SimTi
         passed.reserved_dt += instant * (taken - beyond - rows);
         passed.internal_dt += instant * beyond;
         free = free_blocks();
+        passed.least_free = std::min(passed.least_free, free);
         phase = phase == 0 ? steady_.phases.size() - 1 : phase - 1;
         context += rows;
         const SimDuration price = round_step(line.base_ns + line.per_context_ns * static_cast<double>(context));

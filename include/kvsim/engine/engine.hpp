@@ -75,6 +75,7 @@ public:
     /// What run_ahead() passed over. The changes of held() and used_blocks() are summed, each times its instant.
     struct Ahead {
         std::int64_t steps = 0;
+        std::int64_t least_free = 0;  ///< blocks, after any of them: some come back where their content is known
         std::int64_t rows = 0;  ///< of each step
         Bound bound = Bound::no_waiting;
         SimDuration priced{};  ///< of the steps that were scheduled

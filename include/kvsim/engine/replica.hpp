@@ -291,7 +291,8 @@ private:
         counters_.tokens += passed.steps * passed.rows;
         integrals_.stepping += passed.priced;
         held_integrals_.set(engine_.used_blocks(), engine_.held(), passed.used_dt, passed.reserved_dt, passed.internal_dt);
-        integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, engine_.used_blocks());
+        integrals_.blocks_used_peak =
+            std::max(integrals_.blocks_used_peak, engine_.used_blocks() + engine_.free_blocks() - passed.least_free);
     }
 
     void set_bound(Bound bound, SimTime now, bool closing = false) {
