@@ -100,9 +100,8 @@ public:
     /// Before the first request: blocks have ids, and steps can be recorded.
     void keep_ids() { kv_.keep_ids(); }
 
-    /// A request that arrived; it joins the waiting queue by join().
-    [[nodiscard]] Live* accept(NewRequest& request);
-    void join(Live* request);
+    /// A new request joins the waiting queue.
+    void enqueue(NewRequest& request);  ///< may take over its storage
     void schedule(Batch& batch, SimTime now);
     void update(const Batch& batch, SimTime now);
     /// The scheduled half of a step's record, right after schedule(); needs keep_ids().
@@ -169,6 +168,7 @@ private:
         return block_shift_ >= 0 ? (computed + args_.block_size - 1) >> block_shift_ : ceil_div(computed, args_.block_size);
     }
 
+    void make_live();
     void update_ahead(const Batch& batch, SimTime now);
     void take_tokens(const Batch& batch);
     void finish_all(std::int64_t batch);
