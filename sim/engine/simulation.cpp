@@ -157,7 +157,7 @@ private:
     /// When the next request arrives or leaves the front end.
     [[nodiscard]] SimTime next_request() {
         const SimTime next = joining_.empty() ? never : joining_.front().at;
-        return may_issue() ? std::min(next, std::max(now_, next_arrival())) : next;
+        return std::min(next, std::max(now_, next_arrival()));
     }
 
     void reserve_requests(std::int64_t count) {
@@ -196,7 +196,7 @@ private:
             enter(next.replica, next.request);
             joining_.pop_front();
         }
-        while (may_issue() && next_arrival() <= now_) take_arrival();
+        while (next_arrival() <= now_) take_arrival();
     }
 
     struct Joining {
@@ -301,12 +301,9 @@ private:
     /// or sample.
     void run_ahead() {
         SimTime horizon = joining_.empty() ? last_instant_ : std::min(last_instant_, joining_.front().at);
-        SimTime arrival = never;
-        if (may_issue()) {
-            arrival = next_arrival();
-            // One replica is chosen whatever its state, so plain steps may pass arrivals as long as nobody joins its queue.
-            if (arrival < horizon) horizon = one ? std::min(horizon, arrival + options_.api) : arrival;
-        }
+        const SimTime arrival = next_arrival();
+        // One replica is chosen whatever its state, so plain steps may pass arrivals as long as nobody joins its queue.
+        if (arrival < horizon) horizon = one ? std::min(horizon, arrival + options_.api) : arrival;
         if (next_sample_ != never) horizon = std::min(horizon, next_sample_ + SimDuration(1));
         horizon = std::min(horizon, next_mark_);
         if constexpr (one) {
@@ -336,11 +333,12 @@ private:
     }
 
     // ---- arrivals
-    [[nodiscard]] bool may_issue() const { return in_system_ < most_in_system_; }
-
-    /// Intended time of the workload's next request, or never. An open loop's is known until it is taken.
+    /// Intended time of the workload's next request, or never if there is none or it has to wait for another to leave. An open
+    /// loop's is known until it is taken.
     [[nodiscard]] SimTime next_arrival() {
-        if (closed_loop_) look_up_arrival();
+        if (!closed_loop_) return upcoming_;
+        if (options_.max_concurrency && in_system_ >= *options_.max_concurrency) return never;
+        look_up_arrival();
         return upcoming_;
     }
     void look_up_arrival() {
@@ -923,7 +921,6 @@ private:
     Router& router_;
     Workload& workload_;
     bool closed_loop_;
-    const std::int64_t most_in_system_ = options_.max_concurrency.value_or(INT64_MAX);
     const bool measures_some_ = options_.warmup_time || options_.warmup_requests || options_.measured_end;
     PerRequestBool may_cancel_;
     PerRequestBool may_branch_;
