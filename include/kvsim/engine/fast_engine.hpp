@@ -160,6 +160,7 @@ private:
     static void unlink(List& list, const Live& live);
 
     [[nodiscard]] List& bucket(std::int64_t batch) { return buckets_[static_cast<std::size_t>(batch) & bucket_mask_]; }
+    void make_live();
     void enter_bucket(Live& live);
     void leave_bucket(const Live& live);
     [[nodiscard]] std::int64_t batches_without_end(std::int64_t most);
@@ -168,7 +169,6 @@ private:
         return block_shift_ >= 0 ? (computed + args_.block_size - 1) >> block_shift_ : ceil_div(computed, args_.block_size);
     }
 
-    void make_live();
     void update_ahead(const Batch& batch, SimTime now);
     void take_tokens(const Batch& batch);
     void finish_all(std::int64_t batch);
