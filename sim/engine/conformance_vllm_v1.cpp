@@ -114,7 +114,7 @@ struct FastForm {
     FastForm(const EngineArgs& args, EngineListener& listener) : engine(args, listener, unused.integrals, meter) {
         engine.keep_ids();
     }
-    void enqueue(NewRequest& request) { engine.join(engine.accept(request)); }
+    void enqueue(NewRequest& request) { engine.enqueue(request); }
     void record_scheduled(StepRecord& record, Batch& batch) const { engine.record_scheduled(record, batch); }
     void record_updated(StepRecord& record) const { engine.record_updated(record); }
     [[nodiscard]] const std::vector<RequestId>& received(const Batch& batch) const { return batch.received; }

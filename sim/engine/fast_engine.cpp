@@ -106,11 +106,13 @@ std::int64_t FastEngine::batches_without_end(std::int64_t first, std::int64_t mo
 
 // ---- requests come
 
-FastEngine::Live* FastEngine::accept(NewRequest& request) {
-    if (spare_lives_.empty()) {
-        lives_.push_back(std::make_unique<Live>());
-        spare_lives_.push_back(lives_.back().get());
-    }
+[[gnu::noinline]] void FastEngine::make_live() {
+    lives_.push_back(std::make_unique<Live>());
+    spare_lives_.push_back(lives_.back().get());
+}
+
+void FastEngine::enqueue(NewRequest& request) {
+    if (spare_lives_.empty()) make_live();
     Live& live = *spare_lives_.back();
     spare_lives_.pop_back();
     live.id = request.id;
@@ -130,14 +132,10 @@ FastEngine::Live* FastEngine::accept(NewRequest& request) {
         live.table.clear();
         live.kv.table = &live.table;
     }
-    return &live;
-}
-
-void FastEngine::join(Live* request) {
     ++unfinished_;
-    outstanding_ += request->prompt + request->max_tokens - 1;
+    outstanding_ += live.prompt + live.max_tokens - 1;
     if (waiting_.empty()) steady_ = false;  // a head that was not looked at yet
-    waiting_.push_back() = request;
+    waiting_.push_back() = &live;
 }
 
 // ---- one step

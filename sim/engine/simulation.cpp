@@ -56,14 +56,14 @@ public:
           closed_loop_(options.max_concurrency.has_value() || workload.closed_loop()),
           may_cancel_(workload.may_cancel()),
           may_branch_(workload.may_branch()),
-          tokens_(out_, options.warmup_time || options.warmup_requests || options.measured_end),
+          tokens_(out_, measures_some_),
           loads_(static_cast<std::size_t>(options.replicas)),
           last_instant_(end_of_time.time_since_epoch() / options.replicas) {
         out_.usable_blocks = options.engine.usable_blocks();
         out_.block_size = options.engine.block_size;
         out_.replicas = options.replicas;
         out_.slots_per_block = slots_per_block(options.engine);
-        out_.may_share = may_branch_;
+        out_.may_share = workload.may_branch();
         KVSIM_CHECK(options.keep_requests || (!may_cancel_ && !options.latency_from_intended && !options.itl_per_request),
                     "what clients wait for is looked up in the records");
         if (!options.keep_requests) {
@@ -95,6 +95,13 @@ public:
 
 private:
     using ReplicaType = Replica<AnyEngine>;
+    static constexpr bool fast = std::is_same_v<AnyEngine, FastEngine>;
+    /// What the fast form does not take (fast_form()), so that the compiler leaves it out there.
+    struct False {
+        explicit False(bool given) { KVSIM_CHECK(!given, "the fast form takes no such run"); }
+        constexpr explicit operator bool() const { return false; }
+    };
+    using PerRequestBool = std::conditional_t<fast, False, bool>;
     static constexpr int most_in_a_row = 64;  // then the user's interrupt is looked for
 
     void loop() {
@@ -120,7 +127,7 @@ private:
         EngineListener& listener = *this;
         typename ReplicaType::StepSink sink;
         if (options_.on_step) sink = [this, index](const StepRecord& record) { options_.on_step(index, record); };
-        if constexpr (std::is_same_v<AnyEngine, FastEngine>) {
+        if constexpr (fast) {
             replicas_.push_back(std::make_unique<ReplicaType>(options_.engine, listener, step_time, out_.integrals,
                                                               out_.counters, std::move(sink), out_.integrals, tokens_));
         } else {
@@ -150,7 +157,7 @@ private:
     /// When the next request arrives or leaves the front end.
     [[nodiscard]] SimTime next_request() {
         const SimTime next = joining_.empty() ? never : joining_.front().at;
-        return may_issue() ? std::min(next, std::max(now_, next_arrival())) : next;
+        return std::min(next, std::max(now_, next_arrival()));
     }
 
     void reserve_requests(std::int64_t count) {
@@ -189,7 +196,7 @@ private:
             enter(next.replica, next.request);
             joining_.pop_front();
         }
-        while (may_issue() && next_arrival() <= now_) take_arrival();
+        while (next_arrival() <= now_) take_arrival();
     }
 
     struct Joining {
@@ -294,12 +301,9 @@ private:
     /// or sample.
     void run_ahead() {
         SimTime horizon = joining_.empty() ? last_instant_ : std::min(last_instant_, joining_.front().at);
-        SimTime arrival = never;
-        if (may_issue()) {
-            arrival = next_arrival();
-            // One replica is chosen whatever its state, so plain steps may pass arrivals as long as nobody joins its queue.
-            if (arrival < horizon) horizon = one ? std::min(horizon, arrival + options_.api) : arrival;
-        }
+        const SimTime arrival = next_arrival();
+        // One replica is chosen whatever its state, so plain steps may pass arrivals as long as nobody joins its queue.
+        if (arrival < horizon) horizon = one ? std::min(horizon, arrival + options_.api) : arrival;
         if (next_sample_ != never) horizon = std::min(horizon, next_sample_ + SimDuration(1));
         horizon = std::min(horizon, next_mark_);
         if constexpr (one) {
@@ -308,7 +312,7 @@ private:
             if (at > now_) move_clock(at);
             return;
         }
-        if constexpr (std::is_same_v<AnyEngine, Engine>) {
+        if constexpr (!fast) {
             // Of several replicas one may die (EngineCrash), which ends the run: the others must not be beyond that instant.
             // What blocks are saved by sharing is only known step by step.
             if (options_.form == EngineForm::per_request || replicas_.size() > 1 || may_branch_) return;
@@ -329,32 +333,33 @@ private:
     }
 
     // ---- arrivals
-    [[nodiscard]] bool may_issue() const { return !options_.max_concurrency || in_system_ < *options_.max_concurrency; }
-
-    /// Intended time of the workload's next request, or never. An open loop's is known until it is taken.
+    /// Intended time of the workload's next request, or never if there is none or it has to wait for another to leave. An open
+    /// loop's is known until it is taken.
     [[nodiscard]] SimTime next_arrival() {
-        if (closed_loop_) look_up_arrival();
+        if (!closed_loop_) return upcoming_;
+        if (options_.max_concurrency && in_system_ >= *options_.max_concurrency) return never;
+        look_up_arrival();
         return upcoming_;
     }
-    void look_up_arrival() { upcoming_ = workload_.next_time().value_or(never); }
+    void look_up_arrival() {
+        const std::optional<SimTime> next = workload_.next_time();
+        upcoming_ = next ? *next : never;
+    }
 
-    void take_arrival() {
+    [[gnu::noinline]] void take_arrival() {
         workload_.pop(arrival_);
         look_up_arrival();
         if (!started_) begin();
         const auto id = static_cast<RequestId>(out_.counters.arrivals++);
-        const SimTime intended = options_.latency_from_intended ? std::min(arrival_.time, now_) : now_;
-        out_.last_arrival = std::max(out_.last_arrival, intended);
         completed_by_last_arrival_ = out_.counters.completed;
 
         RequestRecord& record = new_record(id);
-        record.arrival = intended;
+        record.arrival = options_.latency_from_intended ? std::min(arrival_.time, now_) : now_;
         record.prompt_tokens = static_cast<std::int32_t>(arrival_.prompt_tokens);
-        record.measured = !(options_.warmup_time && intended - out_.first_arrival < *options_.warmup_time) &&
-                          !(options_.warmup_requests && id < *options_.warmup_requests) &&
-                          !(options_.measured_end && id >= *options_.measured_end);
-        out_.counters.retries += arrival_.attempt > 0 ? 1 : 0;
-        if (options_.keep_requests) note_names(id);
+        if (measures_some_) record.measured = is_measured(id, record.arrival);
+        out_.last_arrival = std::max(out_.last_arrival, record.arrival);
+        if (arrival_.attempt > 0) ++out_.counters.retries;
+        if (options_.keep_requests && (arrival_.is_marked() || arrival_.time != now_)) note_names(id);
         if (may_cancel_) slots_.push_back(no_slot);
         if (may_cancel_ && out_of_patience(arrival_)) {
             leave_unsent(id, record);
@@ -368,8 +373,14 @@ private:
         each_replica([this](ReplicaType& replica) { out_.counters.waiting_at_last_arrival += replica.waiting_count(); });
     }
 
+    [[nodiscard]] bool is_measured(RequestId id, SimTime arrival) const {
+        return !(options_.warmup_time && arrival - out_.first_arrival < *options_.warmup_time) &&
+               !(options_.warmup_requests && id < *options_.warmup_requests) &&
+               !(options_.measured_end && id >= *options_.measured_end);
+    }
+
     /// What only some requests have.
-    void note_names(RequestId id) {
+    [[gnu::noinline]] void note_names(RequestId id) {
         if (!arrival_.external_id.empty()) out_.external_ids[id] = arrival_.external_id;
         if (!arrival_.request_class.empty()) out_.classes[id] = arrival_.request_class;
         if (!arrival_.session_id.empty()) out_.sessions[id] = arrival_.session_id;
@@ -390,7 +401,7 @@ private:
         const std::size_t target = route();
         record.replica = static_cast<std::uint16_t>(target);
         ++in_system_;
-        out_.integrals.in_system_dt += (now_ - record.arrival).count();
+        if (record.arrival != now_) out_.integrals.in_system_dt += (now_ - record.arrival).count();
         out_.counters.max_in_system = std::max(out_.counters.max_in_system, in_system_);
 
         SimDuration front = options_.api;
@@ -406,25 +417,30 @@ private:
         joining.replica = target;
         NewRequest& request = joining.request;
         request.id = id;
-        request.priority = arrival_.priority;
-        request.arrival_rank = id;
-        request.arrival = now_;
-        if (request.tie_id != arrival_.external_id) request.tie_id = arrival_.external_id;
         request.prompt = arrival_.prompt_tokens;
         request.max_tokens = std::min(arrival_.output_tokens, options_.engine.output_limit(arrival_.prompt_tokens));
-        request.content.swap(arrival_.prompt);
-        request.output_base = arrival_.output_base;
         request.measured = record.measured;
+        if (!fast || options_.engine.enable_prefix_caching) request.content.swap(arrival_.prompt);
+        if constexpr (!fast) tell_more(request);
+        if (at_once) {
+            enter(target, request);
+        } else {
+            in_front_end(joining, 1);
+        }
+    }
+
+    /// What the fast engine does not ask for.
+    void tell_more(NewRequest& request) {
+        request.priority = arrival_.priority;
+        request.arrival_rank = request.id;
+        request.arrival = now_;
+        if (request.tie_id != arrival_.external_id) request.tie_id = arrival_.external_id;
+        request.output_base = arrival_.output_base;
         request.sequences = forks_ ? arrival_.n : 1;
         request.beam_seed = arrival_.beam_seed;
         if (labelled_) {
             request.request_class = arrival_.request_class;
             request.tenant = arrival_.tenant;
-        }
-        if (at_once) {
-            enter(target, request);
-        } else {
-            in_front_end(joining, 1);
         }
     }
 
@@ -824,7 +840,7 @@ private:
     /// Now and then: progress, and whether the run can end at all.
     /// At one instant for ever: no event may follow after which to look around.
     [[nodiscard]] bool stuck() const {
-        if constexpr (std::is_same_v<AnyEngine, FastEngine>) return false;
+        if constexpr (fast) return false;
         return std::any_of(replicas_.begin(), replicas_.end(), [](const auto& replica) { return replica->livelocked(); });
     }
 
@@ -911,12 +927,14 @@ private:
     Router& router_;
     Workload& workload_;
     bool closed_loop_;
-    bool may_cancel_;
-    bool may_branch_;
+    const bool measures_some_ = options_.warmup_time || options_.warmup_requests || options_.measured_end;
+    PerRequestBool may_cancel_;
+    PerRequestBool may_branch_;
     /// The engine itself keeps the outputs of one prompt together.
-    const bool forks_ = options_.engine.batching == "vllm-v0" && options_.engine.v0.release == VllmV0Args::Release::v0_6_3;
-    const bool guaranteed_ = options_.engine.guarantees_room() && !options_.engine.policy.contiguous();
-    const bool labelled_ = options_.engine.policy.any();  // only added policies look at classes and tenants
+    const PerRequestBool forks_{options_.engine.batching == "vllm-v0" &&
+                                options_.engine.v0.release == VllmV0Args::Release::v0_6_3};
+    const PerRequestBool guaranteed_{options_.engine.guarantees_room() && !options_.engine.policy.contiguous()};
+    const PerRequestBool labelled_{options_.engine.policy.any()};  // only added policies look at classes and tenants
     Outcome out_;
     DurationColumn::Reader client_queue_{out_.client_queue};
     TokenMeter tokens_;

@@ -81,20 +81,46 @@ constexpr std::array<LogCell, 128> make_log_cells() {
 constexpr std::array<LogCell, 128> log_cells = make_log_cells();
 constexpr double ln2 = 0.693147180559945309417;
 
-}  // namespace
-
-double standard_exponential(std::uint64_t bits) {
-    // 1 - u, exactly.
-    const double rest = static_cast<double>((std::int64_t{1} << 53) - static_cast<std::int64_t>((bits >> 11) | 1));
+/// Without a branch and with conversions that AVX2 has too, so that compilers work on several at once.
+[[gnu::always_inline]] inline double exponential_of(std::uint64_t bits) {
+    // 1 - u in units of 2^-53, exactly: its halves as doubles above 2^52 and 2^84, which are then taken away.
+    const std::uint64_t whole = (std::uint64_t{1} << 53) - (bits >> 11 | 1);
+    const double low = std::bit_cast<double>(std::uint64_t{0x4330000000000000} | (whole & 0xFFFFFFFF));
+    const double high = std::bit_cast<double>(std::uint64_t{0x4530000000000000} | whole >> 32);
+    const double rest = high - (0x1p84 + 0x1p52) + low;
     const auto word = std::bit_cast<std::uint64_t>(rest);
-    const std::size_t i = (word >> 45) & 127;
+    const std::uint64_t i = (word >> 45) & 127;
     const LogCell& cell = log_cells[i];
     const double mantissa = std::bit_cast<double>((word & 0x000FFFFFFFFFFFFFU) | 0x3FF0000000000000U);
-    const int exponent = static_cast<int>(word >> 52) - (1023 + 53) + static_cast<int>(i >> 6);
+    // A small whole number below 0 as a double: added to the last bits of one that is large.
+    constexpr double large = 0x1.8p52;
+    const double exponent =
+        std::bit_cast<double>(std::bit_cast<std::uint64_t>(large) + (word >> 52) + (i >> 6) - (1023 + 53)) - large;
     const double r = (mantissa - cell.centre) * cell.inverse;  // |r| < 2^-7
     const double log1p =
         r * (1 + r * (-1.0 / 2 + r * (1.0 / 3 + r * (-1.0 / 4 + r * (1.0 / 5 + r * (-1.0 / 6 + r * (1.0 / 7)))))));
     return -(exponent * ln2 + (cell.log + log1p));
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define KVSIM_AVX2 1
+__attribute__((target("avx2"))) void exponentials_avx2(const std::uint64_t* bits, double* out, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) out[i] = exponential_of(bits[i]);
+}
+const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+#endif
+
+}  // namespace
+
+double standard_exponential(std::uint64_t bits) {
+    return exponential_of(bits);
+}
+
+void standard_exponentials(std::span<const std::uint64_t> bits, std::span<double> out) {
+#ifdef KVSIM_AVX2
+    if (has_avx2) return exponentials_avx2(bits.data(), out.data(), bits.size());
+#endif
+    for (std::size_t i = 0; i < bits.size(); ++i) out[i] = exponential_of(bits[i]);
 }
 
 double exponential_quantile(double u, double mean) {

@@ -20,15 +20,20 @@ double p_norm(double a, double b, double p) {
 }
 
 template <class Compute>
-double cached(std::vector<double>& cache, std::int64_t index, const Compute& compute) {
-    const auto i = static_cast<std::size_t>(index);
+[[gnu::noinline]] double computed(std::vector<double>& cache, std::size_t i, const Compute& compute) {
     if (i >= cache.size()) {
         constexpr std::size_t most = 16385;
         if (i >= most) return compute();
         cache.resize(std::min(most, std::max<std::size_t>(2 * i, 64)), std::nan(""));
     }
-    if (std::isnan(cache[i])) cache[i] = compute();
-    return cache[i];
+    return cache[i] = compute();
+}
+
+template <class Compute>
+double cached(std::vector<double>& cache, std::int64_t index, const Compute& compute) {
+    const auto i = static_cast<std::size_t>(index);
+    if (i < cache.size() && !std::isnan(cache[i])) return cache[i];
+    return computed(cache, i, compute);
 }
 
 const config::Schema<PhysicsOptions>& schema() {
@@ -168,6 +173,12 @@ PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment&
         if (data_ranks_ > 1) description_ += "; experts shared by data-parallel ranks that step together, derived, not fitted";
     }
 
+    attention_flops_ = flops_ * c_.ef_a;
+    for (std::int64_t tiles = 0; heads_ > 0; ++tiles) {
+        const double fill = heads_ * d(tiles) / c_.sm_count;
+        if (!(fill < 1)) break;
+        fills_.push_back(std::pow(fill, c_.w_a));
+    }
     for (const AttentionGroup& group : model_.layer_groups()) {
         mixers_.push_back(make_mixer(group, deployment));
         windowed_ = windowed_ || mixers_.back().window.window > 0;
@@ -189,7 +200,6 @@ double PhysicsModel::gemm(double m, double n, double k, const Precision& precisi
 PhysicsModel::Mixer PhysicsModel::make_mixer(const AttentionGroup& group, const Deployment& deployment) const {
     const auto d = [](std::int64_t n) { return static_cast<double>(n); };
     const double element = d(deployment.kv_element_bytes);
-    const double attention_flops = flops_ * c_.ef_a;
     Mixer m;
     m.layers = d(group.layers);
     if (group.kind == "none") {
@@ -212,9 +222,9 @@ PhysicsModel::Mixer PhysicsModel::make_mixer(const AttentionGroup& group, const 
             // bit.
             if (element == 1 || deployment.kv_cache_dtype == "auto") kv_read = rank + rank / 128 * 4 + 2 * rope;
             m.index_flop = 2 * d(model_.index_heads) * d(model_.index_head_dim);
-            m.index_us = p_norm((d(model_.index_head_dim) + 4) / (bandwidth_ * c_.eb_d), m.index_flop / attention_flops, 2);
+            m.index_us = p_norm((d(model_.index_head_dim) + 4) / (bandwidth_ * c_.eb_d), m.index_flop / attention_flops_, 2);
         }
-        m.context_us = p_norm(kv_read / (bandwidth_ * c_.eb_d), 2 * heads_ * (2 * rank + rope) / attention_flops, 2);
+        m.context_us = p_norm(kv_read / (bandwidth_ * c_.eb_d), 2 * heads_ * (2 * rank + rope) / attention_flops_, 2);
         m.mixed_context_us = m.context_us;
         m.chunk_flop = 2 * heads_ * (d(model_.mla.qk_nope_head_dim) + rope + d(model_.mla.v_head_dim));
     } else {
@@ -223,7 +233,7 @@ PhysicsModel::Mixer PhysicsModel::make_mixer(const AttentionGroup& group, const 
         const double kv_read = 2 * m.kv_heads * m.head_dim * element;
         m.context_us = kv_read / (bandwidth_ * c_.eb_d);
         const double rows = c_.R * (c_.packed_gqa == 1 ? m.kv_heads : heads_);
-        m.mixed_context_us = p_norm(m.context_us, 4 * rows * m.head_dim / attention_flops, 2);
+        m.mixed_context_us = p_norm(m.context_us, 4 * rows * m.head_dim / attention_flops_, 2);
         m.chunk_flop = 4 * heads_ * m.head_dim;
         if (group.kind == "sliding" || group.kind == "chunked") m.window = {group.window, group.kind == "chunked", 0};
     }
@@ -323,19 +333,22 @@ std::int64_t PhysicsModel::padded(std::int64_t tokens) const {
 }
 
 double PhysicsModel::token_kernels(std::int64_t tokens) const {
-    const std::int64_t size = padded(tokens);
-    return cached(token_cache_, size, [&] {
-        const auto t = static_cast<double>(size);
-        double us = 0;
-        for (const Mixer& m : mixers_) us += m.layers * (projections(m, t) + all_reduce(t));
-        if (dense_layers_ > 0) us += dense_layers_ * (elementwise(t, true) + mlp(t));
-        if (moe_layers_ > 0) us += moe_layers_ * (elementwise(t, false) + experts(t));
-        if (options_.enforce_eager) {
-            // About 11 kernels a layer and rank; whichever is slower, launching or running them.
-            us = std::max(us, options_.eager_launch.ns / 1e3 * 11 * layers_);
-        }
-        return us;
+    return cached(token_cache_, tokens, [&] {
+        const std::int64_t size = padded(tokens);
+        return size == tokens ? padded_kernels(static_cast<double>(size)) : token_kernels(size);
     });
+}
+
+double PhysicsModel::padded_kernels(double t) const {
+    double us = 0;
+    for (const Mixer& m : mixers_) us += m.layers * (projections(m, t) + all_reduce(t));
+    if (dense_layers_ > 0) us += dense_layers_ * (elementwise(t, true) + mlp(t));
+    if (moe_layers_ > 0) us += moe_layers_ * (elementwise(t, false) + experts(t));
+    if (options_.enforce_eager) {
+        // About 11 kernels a layer and rank; whichever is slower, launching or running them.
+        us = std::max(us, options_.eager_launch.ns / 1e3 * 11 * layers_);
+    }
+    return us;
 }
 
 double PhysicsModel::head(std::int64_t sampled) const {
@@ -362,11 +375,16 @@ double PhysicsModel::decode_context(const Mixer& mixer, const StepShape& shape) 
 }
 
 /// What a chunk's tokens attend to in the mean, half a token less, as c + s/2 has it.
-double PhysicsModel::chunk_context(const Mixer& mixer, const PrefillChunk& chunk) {
+inline double PhysicsModel::chunk_context(const Mixer& mixer, const PrefillChunk& chunk) {
+    if (mixer.window.window != 0 && chunk.context_before + chunk.new_tokens > mixer.window.window)
+        return windowed_context(mixer, chunk);
+    return static_cast<double>(chunk.context_before) + static_cast<double>(chunk.new_tokens) / 2;
+}
+
+[[gnu::noinline]] double PhysicsModel::windowed_context(const Mixer& mixer, const PrefillChunk& chunk) {
     const auto s = static_cast<double>(chunk.new_tokens);
     const auto c = static_cast<double>(chunk.context_before);
     const auto w = static_cast<double>(mixer.window.window);
-    if (mixer.window.window == 0 || chunk.context_before + chunk.new_tokens <= mixer.window.window) return c + s / 2;
     if (mixer.window.chunked) {
         const auto below = [w](double n) {  // of tokens 0 .. n - 1
             const double whole = std::floor(n / w);
@@ -393,24 +411,22 @@ double PhysicsModel::mixed_attention(const Mixer& mixer, const StepShape& shape)
     if (mixer.kind == Mixer::Kind::none) return 0;
     if (mixer.kind == Mixer::Kind::state) {
         return c_.at0 + static_cast<double>(shape.sequences) * mixer.sequence_us +
-               static_cast<double>(shape.tokens) * mixer.token_flop / (flops_ * c_.ef_a);
+               static_cast<double>(shape.tokens) * mixer.token_flop / attention_flops_;
     }
     double us = c_.at0 + mixer.mixed_context_us * decode_context(mixer, shape);
-    us += mixer.index_us * static_cast<double>(shape.decode_context);
-    std::int64_t longest = 0;
+    const bool indexed = mixer.index_flop > 0;  // else what is added for it is 0
+    if (indexed) us += mixer.index_us * static_cast<double>(shape.decode_context);
+    std::int64_t most_tiles = 0;
     for (const PrefillChunk& chunk : shape.chunks) {
         const auto s = static_cast<double>(chunk.new_tokens);
-        const double full = s * (chunk_context(mixer, chunk) + c_.dl) * mixer.chunk_flop / (flops_ * c_.ef_a);
+        const double full = s * (chunk_context(mixer, chunk) + c_.dl) * mixer.chunk_flop / attention_flops_;
         const std::int64_t tiles = ceil_div(chunk.new_tokens, 128);
-        us += full / cached(fill_cache_, tiles, [&] {
-                  const double fill = heads_ * static_cast<double>(tiles) / c_.sm_count;
-                  return fill < 1 ? std::pow(fill, c_.w_a) : 1;
-              });
-        us += s * (static_cast<double>(chunk.context_before) + s / 2) * mixer.index_flop / (flops_ * c_.ef_a);
-        longest = std::max(longest, chunk.new_tokens);
+        const auto at = static_cast<std::size_t>(tiles);
+        us += at < fills_.size() ? full / fills_[at] : full;
+        if (indexed) us += s * (static_cast<double>(chunk.context_before) + s / 2) * mixer.index_flop / attention_flops_;
+        most_tiles = std::max(most_tiles, tiles);
     }
-    return us +
-           c_.te * static_cast<double>(shape.sequences) * heads_ * static_cast<double>(ceil_div(longest, 128)) / c_.sm_count;
+    return us + c_.te * static_cast<double>(shape.sequences) * heads_ * static_cast<double>(most_tiles) / c_.sm_count;
 }
 
 SimDuration PhysicsModel::duration(const StepShape& shape) const {

@@ -92,6 +92,7 @@ private:
     [[nodiscard]] double gemm(double m, double n, double k, const Precision& precision) const;
     [[nodiscard]] std::int64_t padded(std::int64_t tokens) const;
     [[nodiscard]] double token_kernels(std::int64_t tokens) const;  ///< everything that depends on T alone, all layers
+    [[nodiscard]] double padded_kernels(double t) const;            ///< the same of T as padded
     [[nodiscard]] Mixer make_mixer(const AttentionGroup& group, const Deployment& deployment) const;
     [[nodiscard]] double projections(const Mixer& mixer, double t) const;
     [[nodiscard]] double context_ns() const;
@@ -106,6 +107,7 @@ private:
     [[nodiscard]] double between_steps(std::int64_t sequences) const;
     [[nodiscard]] double decode_base(std::int64_t rows, std::int64_t sampled) const;
     static double chunk_context(const Mixer& mixer, const PrefillChunk& chunk);
+    static double windowed_context(const Mixer& mixer, const PrefillChunk& chunk);
     [[nodiscard]] double mixed_attention(const Mixer& mixer, const StepShape& shape) const;
 
     StepTimeConstants c_;
@@ -117,21 +119,22 @@ private:
     double layers_, dense_layers_, moe_layers_;
     double heads_, kv_heads_, head_dim_, hidden_, vocab_;  // per GPU
     std::vector<Mixer> mixers_;
-    bool windowed_ = false;  // some mixer sees only part of a context
-    double bandwidth_;       // bytes/us
-    double flops_;           // FLOP/us
-    double link_;            // bytes/us
+    bool windowed_ = false;   // some mixer sees only part of a context
+    double bandwidth_;        // bytes/us
+    double flops_;            // FLOP/us
+    double attention_flops_;  // what attention reaches of them
+    double link_;             // bytes/us
     Precision linear_, kept_, experts_;
     double expert_speed_ = 1;  // bandwidth of kernels that unpack 4-bit weights, relative to those of 16 bit
     double expert_flops_ = 1;  // and their FLOP rate
     double expert_ranks_ = 1;  // that share the experts: tensor x data parallel
     double data_ranks_ = 1;
     bool whole_experts_ = false;  // expert parallelism
-    // By T, by rows and by tiles of 128 tokens, filled when first asked; NaN = not yet.
+    std::vector<double> fills_;   // by tiles of 128 tokens: how a chunk uses the SMs; beyond, 1
+    // By tokens and by rows, filled when first asked; NaN = not yet.
     mutable std::vector<double> token_cache_;
     mutable std::vector<double> head_cache_;
     mutable std::vector<double> decode_cache_;
-    mutable std::vector<double> fill_cache_;
 };
 
 /// Reports what a physical step time needs and the deployment lacks; then false.

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -51,8 +53,19 @@ public:
         Stream stream(key_, i);
         return scale_ns_ * gamma_draw(stream, info().burstiness);
     }
+    void gaps_ns(std::uint64_t i, std::span<double> out) const override {
+        if (info().burstiness != 1) return ArrivalProcess::gaps_ns(i, out);
+        for (std::size_t done = 0; done < out.size(); done += batch) {
+            std::array<std::uint64_t, batch> bits;
+            const std::size_t n = std::min(batch, out.size() - done);
+            first_draws(key_, i + done, bits);
+            standard_exponentials(std::span(bits).first(n), out.subspan(done, n));
+        }
+        for (double& gap : out) gap *= scale_ns_;
+    }
 
 private:
+    static constexpr std::size_t batch = 32;
     StreamKey key_;
     mutable DrawBuffer draws_;
     double scale_ns_;

@@ -39,6 +39,23 @@ void LengthTable::build(std::int64_t draws) {
         const std::uint64_t least_u = static_cast<std::uint64_t>(cell) << (53 - guide_bits) | 1;
         while (least_u > upper_[k]) ++k;
         guide_[cell] = static_cast<std::uint32_t>(k);
+        const std::uint64_t greatest_u = least_u | ((std::uint64_t{1} << (53 - guide_bits)) - 1);
+        if (k < last_ && greatest_u + 2 * guard < upper_[k])
+            guide_[cell] = whole_cell + static_cast<std::uint32_t>(first_ + static_cast<std::int64_t>(k));
+    }
+}
+
+void LengthTable::sample(std::span<const std::uint64_t> bits, std::span<std::int64_t> out) const {
+    if (last_ == 0) {
+        for (std::size_t i = 0; i < bits.size(); ++i) out[i] = law_.sample(to_uniform(bits[i]));
+        return;
+    }
+    // What is written could be `*this`, for all the compiler knows.
+    const std::uint32_t* const guide = guide_.data();
+    const int shift = guide_shift_;
+    for (std::size_t i = 0; i < bits.size(); ++i) {
+        const std::uint32_t cell = guide[bits[i] >> shift];
+        out[i] = cell >= whole_cell ? static_cast<std::int64_t>(cell - whole_cell) : sample(bits[i]);
     }
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -19,8 +20,8 @@ class Synthetic : public Workload {
 public:
     Synthetic(SyntheticLaws laws, std::uint64_t seed)
         : laws_(std::move(laws)),
-          prompt_draws_(StreamKey(seed, "prompt_tokens")),
-          output_draws_(StreamKey(seed, "output_tokens")),
+          prompt_key_(seed, "prompt_tokens"),
+          output_key_(seed, "output_tokens"),
           group_draws_(StreamKey(seed, "prefix_group")),
           prefix_key_(seed, "prefix_tokens"),
           requests_(laws_.requests.value_or(static_cast<std::int64_t>(std::numeric_limits<RequestId>::max()))),
@@ -45,17 +46,12 @@ public:
     void pop(Arrival& out) override {
         KVSIM_CHECK(next_, "pop() without a request");
         const auto i = static_cast<RequestId>(index_);
+        const std::size_t at = place(index_);
         out.time = *next_;
-        if (index_ == draws_before_tables) make_tables();
-        out.prompt_tokens = prompt_table_.sample(prompt_draws_.first_u64(i));
-        out.output_tokens = output_table_.sample(output_draws_.first_u64(i));
-        out.priority = 0;
-        out.n = 1;
+        out.prompt_tokens = ahead_.prompts[at];
+        out.output_tokens = ahead_.outputs[at];
         out.output_base = own_output_base(i);
         out.prompt.clear();
-        out.external_id.clear();
-        out.request_class.clear();
-        out.session_id.clear();
         if (laws_.prefix) prepend_prefix(*laws_.prefix, i, out);
         ++index_;
         advance();
@@ -66,14 +62,29 @@ public:
     }
 
 private:
+    static constexpr std::size_t batch = 32;
     /// Small runs end before tables would pay; the first event does not wait for them.
     static constexpr std::int64_t draws_before_tables = 1024;
-    void make_tables() {
-        prompt_table_.build(requests_ - index_);
-        output_table_.build(requests_ - index_);
+    static_assert(draws_before_tables % batch == 0);
+
+    static std::size_t place(std::int64_t index) { return static_cast<std::size_t>(index) % batch; }
+
+    /// Requests index_ ... index_ + batch - 1: nothing that happens meanwhile changes them.
+    [[gnu::noinline]] void draw_ahead() {
+        if (index_ == draws_before_tables) {
+            prompt_table_.build(requests_ - index_);
+            output_table_.build(requests_ - index_);
+        }
+        const auto first = static_cast<std::uint64_t>(index_);
+        laws_.arrivals->gaps_ns(first, ahead_.gaps_ns);
+        std::array<std::uint64_t, batch> bits;
+        first_draws(prompt_key_, first, bits);
+        prompt_table_.sample(bits, ahead_.prompts);
+        first_draws(output_key_, first, bits);
+        output_table_.sample(bits, ahead_.outputs);
     }
 
-    void prepend_prefix(const PrefixLaw& prefix, RequestId i, Arrival& out) {
+    [[gnu::noinline]] void prepend_prefix(const PrefixLaw& prefix, RequestId i, Arrival& out) {
         const std::int64_t group = uniform_int(to_uniform(group_draws_.first_u64(i)), 0, prefix.groups - 1);
         if (to_uniform(group_draws_.second_u64(i)) < prefix.share)
             out.prompt.push_back({prefix_base(group), prefix_tokens(prefix, static_cast<std::uint64_t>(group))});
@@ -96,7 +107,9 @@ private:
     void advance() {
         next_.reset();
         if (index_ >= requests_) return;
-        sum_.add(laws_.arrivals->gap_ns(static_cast<std::uint64_t>(index_)) * stretch_);
+        const std::size_t at = place(index_);
+        if (at == 0) draw_ahead();
+        sum_.add(ahead_.gaps_ns[at] * stretch_);
         std::int64_t t = sum_.rounded();
         // The stretched sum misses its end by rounding; the last arrival is exact and none comes after it.
         if (last_) t = index_ + 1 == requests_ ? *last_ : std::min(t, *last_);
@@ -108,8 +121,8 @@ private:
     }
 
     SyntheticLaws laws_;
-    DrawBuffer prompt_draws_;
-    DrawBuffer output_draws_;
+    StreamKey prompt_key_;
+    StreamKey output_key_;
     DrawBuffer group_draws_;
     StreamKey prefix_key_;
     std::int64_t requests_;
@@ -121,6 +134,11 @@ private:
     double stretch_ = 1;
     std::optional<std::int64_t> last_;
     std::optional<SimTime> next_;
+    struct {
+        std::array<double, batch> gaps_ns;
+        std::array<std::int64_t, batch> prompts;
+        std::array<std::int64_t, batch> outputs;
+    } ahead_{};  // requests from the last multiple of `batch` on
 };
 
 }  // namespace

@@ -19,11 +19,11 @@ public:
     [[nodiscard]] const T& front() const { return items_[first_]; }
     /// A new last item; it holds whatever its place held before.
     T& push_back() {
-        if (size_ == items_.size()) grow();
+        if (size_ == capacity_) grow();
         return items_[(first_ + size_++) & mask()];
     }
     T& push_front() {
-        if (size_ == items_.size()) grow();
+        if (size_ == capacity_) grow();
         first_ = (first_ - 1) & mask();
         ++size_;
         return items_[first_];
@@ -39,14 +39,16 @@ public:
     }
 
 private:
-    [[nodiscard]] std::size_t mask() const { return items_.size() - 1; }
-    void grow() {
-        std::vector<T> larger(items_.empty() ? 64 : items_.size() * 2);
+    [[nodiscard]] std::size_t mask() const { return capacity_ - 1; }
+    [[gnu::noinline]] void grow() {
+        std::vector<T> larger(capacity_ == 0 ? 64 : capacity_ * 2);
         for (std::size_t i = 0; i < size_; ++i) larger[i] = std::move((*this)[i]);
         items_.swap(larger);
+        capacity_ = items_.size();
         first_ = 0;
     }
-    std::vector<T> items_;  // a power of two
+    std::vector<T> items_;
+    std::size_t capacity_ = 0;  // their number, a power of two
     std::size_t first_ = 0;
     std::size_t size_ = 0;
 };

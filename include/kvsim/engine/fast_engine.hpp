@@ -132,9 +132,8 @@ public:
     /// Before the first request: blocks have ids, and steps can be recorded.
     void keep_ids() { kv_.keep_ids(); }
 
-    /// A request that arrived; it joins the waiting queue by join().
-    [[nodiscard]] Live* accept(NewRequest& request);
-    void join(Live* request);
+    /// A new request joins the waiting queue.
+    void enqueue(NewRequest& request);  ///< may take over its storage
     void schedule(Batch& batch, SimTime now);
     void update(const Batch& batch, SimTime now);
     /// The scheduled half of a step's record, right after schedule(); needs keep_ids().
@@ -192,6 +191,7 @@ private:
     static void unlink(List& list, const Live& live);
 
     [[nodiscard]] List& bucket(std::int64_t batch) { return buckets_[static_cast<std::size_t>(batch) & bucket_mask_]; }
+    void make_live();
     void enter_bucket(Live& live);
     void leave_bucket(const Live& live);
     [[nodiscard]] std::int64_t batches_without_end(std::int64_t first, std::int64_t most);

@@ -126,7 +126,7 @@ public:
     Slot enqueue(NewRequest& request, SimTime now) {
         Slot slot{};
         if constexpr (fast) {
-            engine_.join(engine_.accept(request));
+            engine_.enqueue(request);
         } else {
             slot = engine_.enqueue(request);
         }

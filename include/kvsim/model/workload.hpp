@@ -50,6 +50,11 @@ struct Arrival {
     SimDuration ttft_timeout{};  ///< without the first token: timed out
     SimDuration cancel_after{};  ///< without the last token: cancelled, nobody wants the answer any more
     std::int32_t attempt = 0;    ///< how many times it was sent before (retries)
+
+    /// Whether any of the names or `attempt` is set.
+    [[nodiscard]] bool is_marked() const {
+        return (external_id.size() | request_class.size() | session_id.size() | tenant.size()) != 0 || attempt != 0;
+    }
 };
 
 class Workload {
@@ -58,8 +63,8 @@ public:
     /// When the next request is sent, or nullopt when there is none (a closed loop may get one by finished()). Never earlier
     /// than the last popped one's.
     [[nodiscard]] virtual std::optional<SimTime> next_time() = 0;
-    /// Takes the next request into `out` (reusing its storage); only after next_time() gave a time. Reading a trace may throw
-    /// UserError.
+    /// Takes the next request into `out`, a new Arrival or the one of the last pop(), of which only `prompt` may have changed;
+    /// only after next_time() gave a time. Reading a trace may throw UserError.
     virtual void pop(Arrival& out) = 0;
     /// Tells a closed loop that request `id` left the system at `now` with `outputs` received tokens. Called in the order of
     /// leaving; a request that timed out at the client before it was sent leaves when its turn would have come.

@@ -56,6 +56,10 @@ public:
     /// Nanoseconds between arrival i - 1 (the start for i = 0) and arrival i, >= 0; infinite: no more arrivals. Asked in the
     /// order i = 0, 1, 2, ...; i = 0 begins anew and gives the same gaps again.
     [[nodiscard]] virtual double gap_ns(std::uint64_t i) const = 0;
+    /// The gaps i, i + 1, ... of which there may be more than anybody will ask for.
+    virtual void gaps_ns(std::uint64_t i, std::span<double> out) const {
+        for (double& gap : out) gap = gap_ns(i++);
+    }
     [[nodiscard]] const ArrivalInfo& info() const { return info_; }
 
 private:

@@ -3,6 +3,7 @@
 // CDF of one uniform u in (0, 1), non-decreasing in u, except gamma_draw.
 
 #include <cstdint>
+#include <span>
 
 #include "kvsim/random/stream.hpp"
 
@@ -13,6 +14,8 @@ double exponential_quantile(double u, double mean);
 
 /// exponential_quantile(to_uniform(bits), 1) within 1e-15, by a logarithm of its own: the same on every libm, and cheap.
 double standard_exponential(std::uint64_t bits);
+/// The same for each of `bits`, several at once, into as many doubles.
+void standard_exponentials(std::span<const std::uint64_t> bits, std::span<double> out);
 
 /// Inverse of the standard normal CDF, relative error about 1e-16: Wichura, algorithm AS 241 (PPND16), Applied Statistics 37
 /// (1988). -inf at 0, +inf at 1.

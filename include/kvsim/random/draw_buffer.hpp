@@ -4,15 +4,19 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kvsim/random/stream.hpp"
 
 namespace kvsim {
 
+/// What StreamKey::first_u64() gives for the streams first, first + 1, ...; their number is a multiple of 4.
+void first_draws(const StreamKey& key, std::uint64_t first, std::span<std::uint64_t> out);
+
 /// For streams asked about in ascending order; any other order gives the same draws at a higher price.
 class DrawBuffer {
 public:
-    explicit DrawBuffer(const StreamKey& key) : schedule_(philox_schedule(key.key())) {}
+    explicit DrawBuffer(const StreamKey& key) : schedule_(key.schedule()) {}
 
     /// What StreamKey::first_u64(index) is: draw 0 of the stream.
     [[nodiscard]] std::uint64_t first_u64(std::uint64_t index) { return draws_[0][place(index)]; }

@@ -49,6 +49,7 @@ class StreamKey {
 public:
     StreamKey(std::uint64_t seed, std::string_view purpose);
     [[nodiscard]] PhiloxKey key() const { return schedule_.front(); }
+    [[nodiscard]] const PhiloxSchedule& schedule() const { return schedule_; }
     /// The first 64 bits of stream `index`.
     [[nodiscard]] std::uint64_t first_u64(std::uint64_t index) const {
         const PhiloxCounter block =

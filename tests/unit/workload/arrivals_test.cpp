@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 
+#include "kvsim/random/distribution.hpp"
 #include "unit/workload/support.hpp"
 
 using namespace kvsim;
@@ -112,6 +113,25 @@ TEST_CASE("request i is the same request whatever the arrivals") {
     }
     CHECK(differing > 40);
     CHECK(bases.size() == a.size());
+}
+
+TEST_CASE("request i is drawn from streams of its own, by the laws' formulas, however many were drawn before") {
+    const auto requests = drain(*workload("requests: 3000\narrivals: {process: poisson, rate: 5/s}" + lengths, 9));
+    const auto prompts = test::law("{distribution: lognormal, p50: 100, p90: 300}");
+    const auto outputs = test::law("{distribution: geometric, mean: 50}");
+    const StreamKey gap(9, "arrivals");
+    const StreamKey prompt(9, "prompt_tokens");
+    const StreamKey output(9, "output_tokens");
+    REQUIRE(requests.size() == 3000);
+    double sum = 0;
+    int differing = 0;
+    for (std::uint64_t i = 0; i < requests.size(); ++i) {
+        sum += 1e9 / 5 * standard_exponential(gap.first_u64(i));
+        differing += std::abs(sum - static_cast<double>(ns(requests[i]))) > 1;
+        differing += requests[i].prompt_tokens != prompts->sample(prompt.first_uniform(i));
+        differing += requests[i].output_tokens != outputs->sample(output.first_uniform(i));
+    }
+    CHECK(differing == 0);
 }
 
 TEST_CASE("shared prefixes come before the request's own tokens") {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <type_traits>
@@ -96,6 +97,32 @@ TEST_CASE("a buffer of draws gives what the streams give, in any order") {
             CHECK(buffer.first_u64(index) == stream.next_u64());
             CHECK(buffer.second_u64(index) == stream.next_u64());
         }
+        std::array<std::uint64_t, 40> draws{};
+        first_draws(key, from, draws);
+        for (std::size_t i = 0; i < draws.size(); ++i) CHECK(draws[i] == key.first_u64(from + i));
+    }
+}
+
+TEST_CASE("exponentials made several at once are those made alone, to the bit, and the plain formula's") {
+    const StreamKey key(7, "arrivals");
+    std::vector<std::uint64_t> bits{0, 1, ~std::uint64_t{0}, std::uint64_t{1} << 63, (std::uint64_t{1} << 63) - 1, 1U << 11};
+    for (int shift = 11; shift < 64; ++shift) {  // 1 - u at and beside every power of two
+        bits.push_back(~std::uint64_t{0} << shift);
+        bits.push_back(~(~std::uint64_t{0} << shift));
+    }
+    for (std::uint64_t i = 0; i < 20'000; ++i) bits.push_back(key.first_u64(i));
+    for (const std::size_t n : {bits.size(), std::size_t{1}, std::size_t{7}}) {  // whatever is left of a multiple of four
+        std::vector<double> values(n);
+        standard_exponentials(std::span(bits).first(n), values);
+        int differing = 0;
+        int wrong = 0;
+        for (std::size_t i = 0; i < n; ++i) {
+            differing += values[i] != standard_exponential(bits[i]);
+            const double formula = exponential_quantile(to_uniform(bits[i]), 1);
+            wrong += !(std::abs(values[i] - formula) <= 1e-15 * std::max(1.0, formula));
+        }
+        CHECK(differing == 0);
+        CHECK(wrong == 0);
     }
 }
 
