@@ -487,6 +487,7 @@ public:
         Request r;
         static_cast<NaiveRequest&>(r) = std::move(request);
         r.limit = std::min(r.max_tokens, args_.max_model_len - r.prompt_tokens);
+        if (is(PolicyMutation::outputs_draw_apart)) r.number = r.id;
         r.predicted = std::clamp<Int>(predict(r), 1, args_.max_model_len - r.prompt_tokens);
         r.stubborn = is(PolicyMutation::believed_is_predicted);
         r.place = ++last_place_;
@@ -594,6 +595,7 @@ public:
     [[nodiscard]] Int used_blocks() const override { return kv_->usable() - kv_->free(); }
     [[nodiscard]] bool can_ever_fit(Int tokens) const override { return blocks(tokens) <= kv_->usable(); }
     [[nodiscard]] bool starts_alone(Int prompt) const override {
+        if (is(PolicyMutation::watermark_refuses_nobody)) return true;
         Int first = prompt;
         if (args_.enable_chunked_prefill && admission_name() != "full-input") {
             first = std::min(threshold(prompt), args_.max_num_batched_tokens);
@@ -676,8 +678,9 @@ private:
     }
     /// Of no-evict: its end, if it goes on to what its client asks for.
     [[nodiscard]] Int end_of(const Request& r) const {
-        if (policy_.max_new_tokens > r.limit) note("more is asked for");
-        return std::min(r.prompt_tokens + std::max(r.limit, policy_.max_new_tokens) - 1, args_.max_model_len);
+        const Int asked = is(PolicyMutation::no_evict_ignores_what_is_asked_for) ? 0 : policy_.max_new_tokens;
+        if (asked > r.limit) note("more is asked for");
+        return std::min(r.prompt_tokens + std::max(r.limit, asked) - 1, args_.max_model_len);
     }
     [[nodiscard]] Int believed_end(const Request& r) const { return std::min(r.believed_end(), args_.max_model_len); }
 

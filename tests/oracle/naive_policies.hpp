@@ -22,6 +22,7 @@ enum class PolicyMutation : std::uint8_t {
     no_watermark,
     live_tokens_unbounded,
     live_tokens_without_head,
+    watermark_refuses_nobody,
     preempted_row_stays_paid,
     one_seat_more,
     // Styles.
@@ -31,6 +32,7 @@ enum class PolicyMutation : std::uint8_t {
     prompts_before_decodes,
     no_evict_without_guarantee,
     no_evict_forgets_held,
+    no_evict_ignores_what_is_asked_for,
     past_future_decodes_beside,
     chunks_one_after_the_other,
     prompts_do_not_wait,
@@ -66,6 +68,7 @@ enum class PolicyMutation : std::uint8_t {
     // Predictors.
     believed_is_predicted,
     class_mean_of_all,
+    outputs_draw_apart,
     // Preemption.
     swap_loses_computed,
     swap_is_free,

@@ -286,3 +286,21 @@ TEST_CASE("orders: weights of tenants that no row of a trace has are told when t
                      "engine.scheduling_policy: no request is of tenant 'acne'; did you mean 'acme'?") == 1);
     CHECK(std::count(warnings.begin(), warnings.end(), "engine.scheduling_policy: no request is of tenant 'zz'") == 1);
 }
+
+TEST_CASE("orders: an mlfq whose requests displace each other before they get anywhere ends with a report that says so") {
+    // A prompt takes five steps; whoever waits is back on the first level after each, and a chunk is more than any quantum.
+    const auto text = [](const std::string& order) {
+        return "engine: {num_gpu_blocks_override: 60, block_size: 16, max_model_len: 800, max_num_seqs: 1,\n"
+               "  max_num_batched_tokens: 64, async_scheduling: false, enable_prefix_caching: false, scheduling_policy: " +
+               order + "}\nstep_time: {model: constant, step: 10ns}\n";
+    };
+    const std::vector<Arrival> requests(4, arrival(0, 300, 5));
+    const Outcome stuck = run_policy(policy(text("{policy: mlfq, quantum: 1, levels: 5, promote: 1ns}")), requests).outcome;
+    CHECK(stuck.counters.completed == 0);
+    CHECK(stuck.counters.preemptions < 2000);
+    CHECK(stuck.stall_report.find("4 requests are left, and they preempt each other") != std::string::npos);
+    CHECK(stuck.stall_report.find("or mlfq a longer quantum and promote") != std::string::npos);
+    const Outcome done = run_policy(policy(text("{policy: mlfq, quantum: 1, levels: 5, promote: 1us}")), requests).outcome;
+    CHECK(done.stall_report.empty());
+    CHECK(done.counters.completed == 4);
+}
