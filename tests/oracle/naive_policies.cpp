@@ -487,7 +487,6 @@ public:
         Request r;
         static_cast<NaiveRequest&>(r) = std::move(request);
         r.limit = std::min(r.max_tokens, args_.max_model_len - r.prompt_tokens);
-        if (is(PolicyMutation::outputs_draw_apart)) r.number = r.id;
         r.predicted = std::clamp<Int>(predict(r), 1, args_.max_model_len - r.prompt_tokens);
         r.stubborn = is(PolicyMutation::believed_is_predicted);
         r.place = ++last_place_;
@@ -1292,6 +1291,7 @@ private:
 
     [[nodiscard]] Int predict(const Request& r) {
         const NaivePolicy::Piece& p = policy_.predictor;
+        const RequestId number = is(PolicyMutation::outputs_draw_apart) ? r.id : r.number;
         if (p.name == "constant") return p.whole("tokens", 1);
         if (p.name == "max") return args_.max_model_len - r.prompt_tokens;
         if (p.name == "class-mean") {
@@ -1308,7 +1308,7 @@ private:
         }
         const StreamKey draws(policy_.seed, "length_predictor");
         if (p.name == "noisy") {
-            const double factor = std::exp(p.number("sd", 0) * normal_quantile(draws.first_uniform(r.number)));
+            const double factor = std::exp(p.number("sd", 0) * normal_quantile(draws.first_uniform(number)));
             return static_cast<Int>(std::floor(std::min(static_cast<double>(r.limit) * factor, 1e15) + 0.5));
         }
         if (p.name == "bucket") {
@@ -1317,7 +1317,7 @@ private:
             values.push_back(2 * bounds.back());
             std::size_t right = 0;
             while (right < bounds.size() && r.limit > bounds[right]) ++right;
-            Stream stream(draws, r.number);
+            Stream stream(draws, number);
             if (stream.uniform() < p.number("accuracy", 1)) return values[right];
             values.erase(values.begin() + static_cast<std::ptrdiff_t>(right));
             note("wrong bucket");
@@ -1327,7 +1327,7 @@ private:
             const Int window = std::min(p.whole("window", 1000), length(finished_));
             if (window == 0) return p.whole("initial", 256);
             note("history");
-            return finished_[at(length(finished_) - window + uniform_int(draws.first_uniform(r.number), 0, window - 1))].second;
+            return finished_[at(length(finished_) - window + uniform_int(draws.first_uniform(number), 0, window - 1))].second;
         }
         return r.limit;
     }
