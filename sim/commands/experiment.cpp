@@ -112,7 +112,9 @@ void add_accuracy_warnings(const Prepared& p, Summary& summary) {
     run.moe = p.deployment.model->is_moe();
     run.batch = summary.batch_size_mean.value_or(0);
     run.context = summary.prompt_tokens.mean + summary.output_tokens.mean / 2;
-    if (!p.info.max_concurrency) run.load = summary.load.value_or(0);
+    // A load above 1 of a stable run is the capacity's fault (the summary says so): nothing piles up.
+    const bool stable = summary.verdict == "stable" && summary.load.value_or(0) > 1;
+    if (!p.info.max_concurrency && !stable) run.load = summary.load.value_or(0);
     run.concurrency = p.info.max_concurrency;
     for (const std::string& limit : accuracy_limits(run)) summary.warnings.push_back("accuracy: " + limit);
     if (tier == "roofline") {

@@ -195,6 +195,7 @@ void Engine::finish(Slot slot, SimTime now) {
     LiveRequest& request = requests_[slot];
     if (keep_gaps_) listener_.on_gaps(request.id, request.gaps);
     if (predictor_) predictor_->finished(request);
+    listener_.on_work(request.id, request.scheduled);
     const RequestId id = std::exchange(request.id, nobody);  // rows of it in flight find nobody
     listener_.on_finished(id, request.outputs, now);
 }

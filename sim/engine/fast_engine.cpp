@@ -419,6 +419,19 @@ HeldSlots FastEngine::held_apart() const {
     return out;
 }
 
+Int128 FastEngine::internal_until(SimTime now) const {
+    Int128 sum = 0;
+    for (const Live* live = running_.first; live != nullptr; live = live->run.next) {
+        const std::int64_t final = live->prompt + live->max_tokens - 1;
+        const std::int64_t last = blocks(final);
+        if (blocks(live->state == State::decoding ? batch_ + live->offset : live->computed) != last) continue;
+        SimTime since = live->last_block;
+        if (since == never) since = scheduled_at((last - 1) * args_.block_size - live->offset);
+        sum += static_cast<Int128>(last * args_.block_size - final) * (now - since).count();
+    }
+    return sum;
+}
+
 void FastEngine::update(const Batch& batch, SimTime now) {
     now_ = now;
     if (batch.decoders > 0) tokens_.next(batch.decoders, batch.measured_decoders, now - last_update_, now);

@@ -10,7 +10,9 @@
 #include <memory>
 #include <new>
 #include <queue>
+#include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -209,6 +211,7 @@ private:
     void in_front_end(const Joining& request, std::int64_t more) {
         if constexpr (one) return;
         ReplicaLoad& load = loads_[request.replica];
+        if (const Family* const family = family_of(request.request.id)) more *= family->n;
         load.requests += more;
         load.tokens += more * (request.request.prompt + request.request.max_tokens - 1);
     }
@@ -227,9 +230,10 @@ private:
     // ParallelSampleSequenceGroup). To its client they are one: from the first token of any of them to the last of all.
     struct Family {
         std::int64_t n = 1;
-        std::int64_t left = 1;     ///< have not left
-        std::int64_t outputs = 0;  ///< tokens of those that have
-        bool dropped = false;      ///< one of them at least
+        std::int64_t left = 1;       ///< have not left
+        std::int64_t outputs = 0;    ///< tokens of those that have
+        std::int64_t scheduled = 0;  ///< likewise
+        bool dropped = false;        ///< one of them at least
         std::vector<Slot> slots;
         std::vector<std::int64_t> gaps;
     };
@@ -267,7 +271,7 @@ private:
     Aborted abort(RequestId id, std::size_t replica) {
         const Family* const family = family_of(id);
         if (family == nullptr) return replicas_[replica]->abort(slots_[id], now_);
-        Aborted all{family->outputs, 0};
+        Aborted all{family->outputs, family->scheduled};
         for (const Slot slot : family->slots) {
             if (!replicas_[replica]->holds(slot, id)) continue;
             const Aborted work = replicas_[replica]->abort(slot, now_);
@@ -506,13 +510,16 @@ private:
         }
     }
 
-    // The engine's front end refuses such requests; one more token than the prompt must fit.
+    // The engine's front end refuses such requests; one more token than the prompt must fit. Whom an empty engine would not
+    // start, for the blocks it keeps free, would hold up all behind it for ever.
     [[nodiscard]] bool fits(const Arrival& arrival) {
         if (guaranteed_ && !fits_to_its_end(arrival)) return false;
         if (arrival.prompt_tokens <= longest_fitting_) return true;
         const bool fits = options_.engine.output_limit(arrival.prompt_tokens) >= 1 &&
                           (options_.engine.max_prompt_len == 0 || arrival.prompt_tokens <= options_.engine.max_prompt_len) &&
-                          admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks;
+                          admission_blocks(options_.engine, arrival.prompt_tokens + 1) <= out_.usable_blocks &&
+                          admission_blocks(options_.engine, options_.engine.tokens_at_start(arrival.prompt_tokens)) <=
+                              out_.usable_blocks - options_.engine.watermark_blocks();
         if (fits) longest_fitting_ = arrival.prompt_tokens;
         return fits;
     }
@@ -521,8 +528,15 @@ private:
     [[nodiscard]] bool fits_to_its_end(const Arrival& arrival) const {
         const EngineArgs& args = options_.engine;
         const std::int64_t outputs = std::min(arrival.output_tokens, args.output_limit(arrival.prompt_tokens));
-        const auto kept = static_cast<std::int64_t>(std::floor(args.watermark * static_cast<double>(args.num_gpu_blocks)));
-        return admission_blocks(args, args.longest_final(arrival.prompt_tokens, outputs)) <= out_.usable_blocks - kept;
+        return admission_blocks(args, args.longest_final(arrival.prompt_tokens, outputs)) <=
+               out_.usable_blocks - args.watermark_blocks();
+    }
+
+    /// For messages that tell how many blocks there are.
+    [[nodiscard]] std::string kept_free() const {
+        const std::int64_t kept = options_.engine.watermark_blocks();
+        if (kept == 0) return {};
+        return ", of which engine.watermark keeps " + std::to_string(kept) + " free when a request starts";
     }
 
     void reject(RequestId id) {
@@ -531,19 +545,17 @@ private:
         shortest_rejected_ = std::min(shortest_rejected_, prompt);
         if (out_.counters.rejected++ == 0) {
             const std::string name = arrival_.external_id.empty() ? std::to_string(id) : arrival_.external_id;
-            out_.warnings.push_back(
-                "request " + name + " was rejected: its prompt of " + std::to_string(prompt) +
-                " tokens needs max_model_len > " + std::to_string(prompt) + " (it is " +
-                std::to_string(options_.engine.max_model_len) + ") and " +
-                std::to_string(ceil_div(prompt + 1, options_.engine.block_size)) + " blocks (" +
-                std::to_string(out_.usable_blocks) + " are usable)" +
-                (options_.engine.max_prompt_len > 0
-                     ? ", and the engine takes prompts of at most " + std::to_string(options_.engine.max_prompt_len) + " tokens"
-                     : std::string()) +
-                (options_.engine.guarantees_room()
-                     ? ", and room for all its output, since nobody may lose blocks (batching " + options_.engine.batching + ")"
-                     : std::string()) +
-                "; later ones are only counted");
+            const EngineArgs& args = options_.engine;
+            std::string text = "request " + name + " was rejected: its prompt of " + std::to_string(prompt) +
+                               " tokens needs max_model_len > " + std::to_string(prompt) + " (it is " +
+                               std::to_string(args.max_model_len) + ") and " +
+                               std::to_string(ceil_div(prompt + 1, args.block_size)) + " blocks (" +
+                               std::to_string(out_.usable_blocks) + " are usable" + kept_free() + ")";
+            if (args.max_prompt_len > 0)
+                text += ", and the engine takes prompts of at most " + std::to_string(args.max_prompt_len) + " tokens";
+            if (args.guarantees_room())
+                text += ", and room for all its output, since nobody may lose blocks (batching " + args.batching + ")";
+            out_.warnings.push_back(text + "; later ones are only counted");
         }
         if (totals_) leave(id);
         workload_.finished(id, now_, FinishReason::rejected, 0);
@@ -752,6 +764,9 @@ private:
     void on_next_tokens(std::int64_t count, std::int64_t measured, SimDuration gap, SimTime now) override {
         tokens_.next(count, measured, gap, now);
     }
+    void on_work(RequestId id, std::int64_t scheduled) override {
+        if (Family* const family = family_of(id)) family->scheduled += scheduled;
+    }
     void on_finished(RequestId id, std::int64_t outputs, SimTime now) override {
         if (Family* const family = family_of(id)) {
             if (!last_of(*family, outputs)) return;
@@ -828,7 +843,12 @@ private:
     void add_mark(SimTime at) {
         WindowMark& mark = out_.window_marks.emplace_back();
         mark.at = at;
-        each_replica([&](const ReplicaType& replica) { mark.blocks_used_dt += replica.blocks_used_until(at); });
+        each_replica([&](const ReplicaType& replica) {
+            mark.blocks_used_dt += replica.blocks_used_until(at);
+            replica.mark_slots(at, mark);
+        });
+        mark.slots_reserved_dt += out_.integrals.slots_reserved_dt;
+        mark.slots_internal_dt += out_.integrals.slots_internal_dt;
         mark.in_system_dt = out_.integrals.in_system_dt;
         if (at > now_) mark.in_system_dt += static_cast<Int128>(in_system_) * (at - now_).count();
         mark.steps = out_.counters.steps;
@@ -877,9 +897,32 @@ private:
                             " requests, the shortest of " + std::to_string(shortest_rejected_) +
                             " tokens) is at or above max_model_len " + std::to_string(options_.engine.max_model_len) +
                             " or needs more than the " + std::to_string(out_.usable_blocks) + " usable KV blocks of " +
-                            std::to_string(out_.block_size) + " tokens");
+                            std::to_string(out_.block_size) + " tokens" + kept_free());
         }
+        warn_of_unmet_names();
         if (totals_) close_totals();
+    }
+
+    /// Weights of tenants of whom no replica has seen a request.
+    void warn_of_unmet_names() {
+        if constexpr (std::is_same_v<AnyEngine, FastEngine>) return;  // no such orders
+        std::vector<std::string> unmet = replicas_.front()->unmet_names();
+        for (const auto& replica : replicas_) {
+            const std::vector<std::string> own = replica->unmet_names();
+            std::erase_if(unmet, [&own](const std::string& name) { return std::count(own.begin(), own.end(), name) == 0; });
+        }
+        std::set<std::string> met;
+        for (const auto* names : {&out_.tenants, &out_.classes}) {
+            for (const auto& [id, name] : *names) met.insert(name);
+        }
+        const std::vector<std::string_view> candidates(met.begin(), met.end());
+        for (const std::string& name : unmet) {
+            std::string text = "engine.scheduling_policy: no request is of tenant '";
+            text.append(excerpt(name)).append("'");
+            if (const std::string_view near = nearest(name, candidates); !near.empty())
+                text.append("; did you mean '").append(excerpt(near)).append("'?");
+            out_.warnings.push_back(std::move(text));
+        }
     }
 
     /// The last arrival was meant to come before others were sent: what was known when it came tells nothing.
@@ -915,7 +958,11 @@ private:
         for (std::size_t i = 0; i < replicas_.size(); ++i) {
             text += "\n  replica " + std::to_string(i) + ": " + replicas_[i]->describe();
         }
-        return text + "\n  give the engine more KV blocks, or a max_model_len that fits them";
+        text += "\n  give the engine more KV blocks, or a max_model_len that fits them";
+        if (options_.engine.watermark > 0) text += ", or a smaller watermark";
+        if (livelocked_ && options_.engine.order_name().starts_with("mlfq"))
+            text += ", or mlfq a longer quantum and promote, so that a request gets somewhere before it gives way to another";
+        return text;
     }
 
     /// RequestRecord::queue of a request that was never scheduled; until then less what the tokenizer took.

@@ -62,6 +62,10 @@ public:
 
     std::int64_t need_again(std::int64_t need) override { return need > 0 ? need_of(wanted_) : need; }
 
+    [[nodiscard]] std::int64_t lacking(const LiveRequest& request, std::int64_t upto) const override {
+        return std::max<std::int64_t>(0, upto - request.range.count);
+    }
+
     void extend(LiveRequest& request, std::int64_t upto, std::int64_t need) override {
         if (need <= 0) return;
         const LiveRequest::Range old = request.range;

@@ -491,10 +491,14 @@ void resolve_contiguous(const config::EngineConfig& given, Deployment& d, Settin
     engine.block_size = 1;
     engine.null_blocks = 0;
     const std::int64_t longest = longest_range(engine.policy, engine.num_gpu_blocks);
+    const std::string key = given.max_model_len ? "max_model_len" : "kv_policy";
     if (engine.max_model_len > longest) {
-        settings.error(given.max_model_len ? "max_model_len" : "kv_policy",
-                       fmt::format("max_model_len {} is longer than the longest range of kv_policy {}, {} of {} slots",
-                                   engine.max_model_len, name, longest, engine.num_gpu_blocks));
+        settings.error(key, fmt::format("max_model_len {} is longer than the longest range of kv_policy {}, {} of {} slots",
+                                        engine.max_model_len, name, longest, engine.num_gpu_blocks));
+    } else if (const std::int64_t kept = engine.watermark_blocks(); engine.max_model_len > engine.num_gpu_blocks - kept) {
+        settings.error(key, fmt::format("max_model_len {} is longer than what kv_policy {} may reserve of {} slots, of which "
+                                        "engine.watermark keeps {} free",
+                                        engine.max_model_len, name, engine.num_gpu_blocks, kept));
     }
 }
 
@@ -583,6 +587,14 @@ void resolve_policy(const config::Scenario& scenario, const Preset& preset, Depl
     }
     const bool foretells = !policy.predictor || policy.predictor.name == "oracle";
     const bool reserves = policy.contiguous() && (policy.kv.name.starts_with("contiguous-max") || foretells);
+    if (engine.batching == "no-evict" && policy.contiguous() && !reserves) {
+        settings.error(
+            given.length_predictor.written ? "length_predictor" : "kv_policy",
+            fmt::format("batching no-evict does not go with ranges of predicted lengths ({}, length_predictor {}): who "
+                        "outgrows one needs a longer one, which may not be free, and nobody may lose blocks; the "
+                        "oracle and contiguous-max go",
+                        policy.kv.name, policy.predictor.name));
+    }
     const bool guaranteed = engine.batching == "no-evict" || reserves || (foretells && policy.admission.name == "expected");
     if (policy.preemption == PolicyArgs::Preemption::none && !guaranteed) {
         settings.error(given.preemption ? "preemption" : "batching",

@@ -46,6 +46,7 @@ public:
         const std::int32_t who = tenant_of(slot);
         Tenant& tenant = tenants_.try_emplace(who, engine_).first->second;
         if (tenant.waiting.empty()) tenant.counter = std::max(tenant.counter, least());
+        tenant.met = true;
         insert(tenant, slot);
     }
     void push_preempted(Slot slot) override { insert(tenants_.at(tenant_of(slot)), slot); }
@@ -67,6 +68,13 @@ public:
         tenant.counter += output_ / tenant.weight;
     }
     [[nodiscard]] bool follows_steps() const override { return true; }
+    [[nodiscard]] std::vector<std::string> unmet_names() const override {
+        std::vector<std::string> out;
+        for (const auto& [who, tenant] : tenants_) {
+            if (!tenant.met) out.emplace_back(engine_.label_name(who));
+        }
+        return out;
+    }
     [[nodiscard]] std::vector<Slot> in_order() const override {
         std::vector<Slot> out;
         for (const auto& [who, tenant] : tenants_) out.insert(out.end(), tenant.waiting.begin(), tenant.waiting.end());
@@ -87,6 +95,7 @@ private:
         explicit Tenant(const Engine& engine) : waiting(ByArrival{&engine}) {}
         double counter = 0;
         double weight = 1;
+        bool met = false;  ///< a request of it has come
         std::set<Slot, ByArrival> waiting;
     };
     using Tenants = std::map<std::int32_t, Tenant>;
@@ -131,12 +140,12 @@ private:
     std::size_t size_ = 0;
 };
 
-bool several_tenants(const config::WorkloadConfig& workload) {
-    // Of a trace only its rows tell.
-    if (!workload.trace.is_null()) return true;
+/// Of a workload without a trace, whose rows alone could tell.
+std::set<std::string> tenants_of(const config::WorkloadConfig& workload) {
     std::set<std::string> names;
     for (const config::ClassConfig& c : workload.classes) names.insert(c.tenant.value_or(workload.tenant.value_or(c.name)));
-    return names.size() > 1;
+    if (workload.classes.empty()) names.insert(workload.tenant.value_or(""));
+    return names;
 }
 
 }  // namespace
@@ -156,12 +165,23 @@ std::function<std::unique_ptr<WaitingQueue>(Engine&)> read_vtc_order(const Piece
         diagnostics.error(p.weights.mark, "weights must be a map of tenants to shares");
         return nullptr;
     }
+    const config::WorkloadConfig& workload = source.scenario.workload;
+    const std::set<std::string> tenants = tenants_of(workload);
+    const std::vector<std::string_view> names(tenants.begin(), tenants.end());
+    const bool told = workload.trace.is_null();  // else the run tells in the end (unmet_names)
     for (const config::Member& member : p.weights.map) {
         double weight = 0;
         if (!decode(member.value, weight, "weights." + member.key, config::Range{1e-6, 1e6}, diagnostics)) return nullptr;
         weights.emplace_back(member.key, weight);
+        if (!told || tenants.count(member.key) > 0) continue;
+        if (tenants == std::set<std::string>{""}) {
+            diagnostics.error(member.key_mark, "weights name tenant '" + member.key +
+                                                   "', and no request has one: name workload.classes, or their tenant");
+        } else {
+            diagnostics.unknown(member.key_mark, "tenant", member.key, names);
+        }
     }
-    if (!several_tenants(source.scenario.workload))
+    if (told && tenants.size() < 2)
         diagnostics.warning(source.choice.name_mark,
                             "vtc shares between tenants, and all requests are of one: name workload.classes, or their tenant");
     return [p, weights](Engine& engine) { return std::make_unique<VtcQueue>(engine, p, weights); };

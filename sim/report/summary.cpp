@@ -641,6 +641,12 @@ void add_warnings(const Outcome& o, Summary& s) {
         s.warnings.push_back(
             "saturated: requests were kept waiting for more than half of the time; TTFT near saturation is unreliable, small "
             "errors of the step time move it a lot");
+    constexpr double clearly_above = 1.05;  // a short run may stay stable a little above 1
+    if (s.verdict == "stable" && s.capacity_req_s && s.load && *s.load > clearly_above)
+        s.warnings.push_back("load " + decimals(*s.load, 2) + " of a stable run: it is against the " +
+                             decimals(*s.capacity_req_s, 3) +
+                             " requests/s at which the same requests finish when all are offered at once, which under this "
+                             "policy is less than it does with fewer of them");
     if (!o.stall_report.empty()) s.warnings.push_back("stalled: the run stopped because nothing could ever be scheduled again");
 }
 

@@ -117,6 +117,18 @@ void write_row(std::string& out, std::int64_t window, SimTime start, SimDuration
         for (int i = 0; i < 6; ++i) line.cell("");
     }
     attainment(row.attainment.back());
+    if (from != nullptr) {
+        const auto during = [&](Int128 WindowMark::*sum) { return to->*sum - from->*sum; };
+        const Int128 busy = during(&WindowMark::slots_busy_dt);
+        Int128 external = busy;
+        for (const auto part : {&WindowMark::slots_token_dt, &WindowMark::slots_reserved_dt, &WindowMark::slots_internal_dt}) {
+            line.ratio(static_cast<double>(during(part)), static_cast<double>(busy));
+            external -= during(part);
+        }
+        line.ratio(static_cast<double>(external), static_cast<double>(busy));
+    } else {
+        for (int i = 0; i < 4; ++i) line.cell("");
+    }
     line.end();
 }
 
@@ -128,7 +140,7 @@ std::string windows_csv(const RunInfo& info, const Outcome& outcome) {
         "request_throughput_req_s,output_throughput_tok_s,total_token_throughput_tok_s,queue_p50_ms,queue_p99_ms,ttft_p50_ms,"
         "ttft_p99_ms,tpot_p50_ms,tpot_p99_ms,e2e_p50_ms,e2e_p99_ms,ttft_attainment,tpot_attainment,e2e_attainment,"
         "queue_attainment,slo_attainment,kv_usage_mean,in_system_mean,batch_size_mean,batch_tokens_mean,steps,preemptions,itl_"
-        "p99_attainment\n";
+        "p99_attainment,kv_token_share,kv_reserved_share,kv_internal_share,kv_external_share\n";
     const std::vector<WindowMark>& marks = outcome.window_marks;
     if (marks.size() < 2) return out;
     const SimTime origin = marks.front().at;

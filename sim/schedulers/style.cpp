@@ -54,7 +54,7 @@ bool Style::admit_head(Batch& batch, std::int64_t most) {
         batch.bound = Bound::seats;
         return false;
     }
-    if (head_was_displaced(batch)) {
+    if (head_was_displaced()) {
         batch.bound = Bound::kv_blocks;
         return false;
     }

@@ -25,6 +25,7 @@ TokenScheduler::TokenScheduler(Engine& engine)
 
 void TokenScheduler::plan(Batch& batch) {
     displaced_ = 0;
+    lost_.clear();
     waiting_->begin_step();
     plan_rows(batch);
     batch.again = !batch.preempted.empty();
@@ -147,6 +148,7 @@ std::int64_t TokenScheduler::preempt(Batch& batch, std::size_t index) {
     } else {
         engine_.preempted(batch, slot);
     }
+    lost_.push_back(slot);
     waiting_->push_preempted(slot);
     return given_back;
 }
@@ -168,7 +170,7 @@ bool TokenScheduler::swaps(const LiveRequest& request, std::int64_t blocks) cons
 }
 
 bool TokenScheduler::displace(Batch& batch, std::int64_t& budget) {
-    if (running_.empty() || !may_displace() || head_was_displaced(batch)) return false;
+    if (running_.empty() || !may_displace() || head_was_displaced()) return false;
     std::size_t worst = running_.size() - 1;  // of equal ones the last admitted
     for (std::size_t i = worst; i-- > 0;) {
         if (waiting_->displaces(running_[worst], running_[i])) worst = i;
@@ -179,10 +181,8 @@ bool TokenScheduler::displace(Batch& batch, std::int64_t& budget) {
     return true;
 }
 
-bool TokenScheduler::head_was_displaced(const Batch& batch) const {
-    if (displaced_ == 0) return false;
-    const RequestId head = engine_.request(waiting_->head()).id;
-    return std::find(batch.preempted.begin(), batch.preempted.end(), head) != batch.preempted.end();
+bool TokenScheduler::head_was_displaced() const {
+    return displaced_ > 0 && std::find(lost_.begin(), lost_.end(), waiting_->head()) != lost_.end();
 }
 
 std::size_t TokenScheduler::pick_victim() const {

@@ -69,7 +69,7 @@ private:
                 batch.bound = Bound::seats;
                 return;
             }
-            if (head_was_displaced(batch)) {
+            if (head_was_displaced()) {
                 batch.bound = Bound::kv_blocks;
                 return;
             }

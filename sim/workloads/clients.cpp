@@ -530,7 +530,7 @@ private:
         out.session_id = call.session ? call.session->name : c.laws.replay ? call.recorded.session_id : std::string();
         if (call.user >= 0 && !call.session && c.laws.users->think_time->sample(0.5) > SimDuration::zero())
             out.session_id = prefixed(c, 'u', static_cast<std::uint64_t>(call.user));
-        out.tenant = c.laws.tenant;
+        out.tenant = c.laws.replay && c.laws.tenant.empty() ? call.recorded.tenant : c.laws.tenant;
         out.timeout = c.laws.timeout > SimDuration::zero() ? c.laws.timeout : call.recorded.timeout;
         out.ttft_timeout = c.laws.ttft_timeout;
         out.cancel_after = call.cancel_after;

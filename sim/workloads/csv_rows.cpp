@@ -75,19 +75,24 @@ CsvRows::CsvRows(std::unique_ptr<LineReader> lines, std::string_view format, std
     if (!lines_->next(line_)) lines_->fail_trace(1, "the trace has no rows");
     if (!split_csv(line_, fields_, unquoted_, bad)) lines_->fail_trace(bad + 1, "malformed quotes in the header");
     width_ = fields_.size();
-    std::string missing;
-    for (const CsvColumn& column : columns_) {
+    const auto find = [this](std::string_view wanted) {
         int found = -1;
         for (std::size_t i = 0; i < fields_.size(); ++i) {
             std::string name(trimmed(fields_[i]));
             for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-            if (name != column.name) continue;
+            if (name != wanted) continue;
             if (found >= 0) lines_->fail_trace(1, "the header has the column '" + name + "' twice");
             found = static_cast<int>(i);
         }
+        return found;
+    };
+    std::string missing;
+    for (const CsvColumn& column : columns_) {
+        const int found = find(column.name);
         if (found < 0 && column.required) missing += (missing.empty() ? "'" : ", '") + std::string(column.name) + "'";
         where_.push_back(found);
     }
+    tenant_ = find("tenant");
     if (!missing.empty()) lines_->fail_trace(1, "the header lacks " + missing);
 }
 
@@ -119,6 +124,7 @@ bool CsvRows::next(TraceRow& row) {
             ++left_out_;
             continue;
         }
+        if (tenant_ >= 0) row.tenant = fields_[static_cast<std::size_t>(tenant_)];
         any_row_ = true;
         return true;
     }

@@ -51,6 +51,7 @@ private:
     std::string_view format_;
     std::span<const CsvColumn> columns_;
     std::vector<int> where_;  ///< by column: index of its field, -1: not there
+    int tenant_ = -1;         ///< the same of the column `tenant`, which every format may have
     std::size_t width_ = 0;   ///< fields of the header
     std::string_view line_;
     std::vector<std::string_view> fields_;

@@ -20,6 +20,7 @@ enum Key : std::size_t {
     priority,
     request_class,
     session_id,
+    tenant,
     think_ms,
     n,
     timeout_ms,
@@ -41,6 +42,7 @@ constexpr std::array<std::string_view, all_keys> key_names{"timestamp",
                                                            "priority",
                                                            "class",
                                                            "session_id",
+                                                           "tenant",
                                                            "think_ms",
                                                            "n",
                                                            "timeout_ms",
@@ -117,6 +119,9 @@ protected:
                 return;
             case session_id:
                 p.name("session_id", row.session_id, scratch());
+                return;
+            case tenant:
+                p.name("tenant", row.tenant, scratch());
                 return;
             case think_ms:
                 think_mark_ = mark;

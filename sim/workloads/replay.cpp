@@ -54,6 +54,7 @@ public:
         out.external_id = row.request_id;
         out.request_class = row.request_class;
         out.session_id = row.session_id;
+        out.tenant = row.tenant;
         out.timeout = row.timeout.value_or(SimDuration::zero());
         fill_prompt(row, id, out.prompt);
         if (paced_ && !row.session_id.empty()) in_flight_[id] = {&sessions_[row.session_id], head.index};

@@ -1,6 +1,7 @@
 // Mooncake JSON lines, kvsim's own trace format: one object per line with timestamp (ms since the start of the run, whole or
 // fractional), input_length, output_length, hash_ids (one per block of 512 tokens, the last one partial), and optionally
-// request_id, priority, class, session_id, think_ms, n, timeout_ms, output_hash_id, order, trace_block_size (docs/traces.md).
+// request_id, priority, class, session_id, tenant, think_ms, n, timeout_ms, output_hash_id, order, trace_block_size
+// (docs/traces.md).
 
 #include <utility>
 

@@ -102,7 +102,6 @@ TraceWriter::~TraceWriter() = default;
 std::string TraceWriter::left_out(const Arrival& arrival) {
     if (arrival.ttft_timeout > SimDuration::zero()) return "a timeout of the first token";
     if (arrival.cancel_after > SimDuration::zero()) return "a cancellation";
-    if (!arrival.tenant.empty()) return "a tenant";
     if (arrival.attempt > 0) return "a retry";
     return {};
 }
@@ -131,6 +130,7 @@ void TraceWriter::append(const Arrival& arrival, const TraceTurn& turn, std::str
     if (arrival.priority != 0) out += ", \"priority\": " + std::to_string(arrival.priority);
     append_text("class", arrival.request_class, out);
     append_text("session_id", arrival.session_id, out);
+    append_text("tenant", arrival.tenant, out);
     if (turn.think) {
         out += ", \"think_ms\": ";
         append_ms(turn.think->count(), out);

@@ -73,6 +73,18 @@ bool NaiveEngine::can_ever_fit(std::int64_t tokens) const {
     return blocks <= usable_blocks();
 }
 
+bool NaiveEngine::starts_alone(std::int64_t prompt) const {
+    std::int64_t first = prompt;
+    if (args_.enable_chunked_prefill && !args_.scheduler_reserve_full_isl) {
+        first = std::min(prompt, args_.max_num_batched_tokens);
+        if (args_.long_prefill_token_threshold > 0) first = std::min(first, args_.long_prefill_token_threshold);
+    }
+    std::int64_t blocks = 0;
+    for (const Table& table : tables_) blocks += blocks_at_gate(table, first);
+    const auto kept = static_cast<std::int64_t>(args_.watermark * static_cast<double>(args_.num_gpu_blocks));
+    return blocks + (is(Mutation::no_watermark) ? 0 : kept) <= usable_blocks();
+}
+
 std::pair<std::int64_t, std::int64_t> NaiveEngine::unfilled(const NaiveRequest& request, std::int64_t last) const {
     std::pair<std::int64_t, std::int64_t> slots{0, 0};
     for (std::size_t t = 0; t < request.tables.size(); ++t) {

@@ -85,6 +85,7 @@ enum class Mutation : std::uint8_t {
 struct NaiveRequest {
     // What it is.
     RequestId id = 0;
+    RequestId number = 0;  ///< of the client's request, which the outputs of one prompt share
     std::string name;  ///< its id as a string; breaks ties under priority
     std::int64_t priority = 0;
     std::int64_t arrival_time = 0;  ///< only its order matters
@@ -159,6 +160,8 @@ public:
     [[nodiscard]] virtual std::int64_t used_blocks() const = 0;
     /// 3.12 for one more token than the prompt: it could be admitted to an empty pool.
     [[nodiscard]] virtual bool can_ever_fit(std::int64_t tokens) const = 0;
+    /// An empty engine would start such a prompt, the blocks that are kept free included.
+    [[nodiscard]] virtual bool starts_alone(std::int64_t /*prompt*/) const { return true; }
     /// Where nobody may lose blocks: it could run to its end.
     [[nodiscard]] virtual bool can_ever_end(std::int64_t /*prompt*/, std::int64_t /*outputs*/) const { return true; }
     /// A common multiple of the tables' B: what a block counts for in the waste shares.
@@ -193,6 +196,7 @@ public:
     [[nodiscard]] std::int64_t usable_blocks() const override { return args_.num_gpu_blocks - 1; }
     [[nodiscard]] std::int64_t used_blocks() const override;
     [[nodiscard]] bool can_ever_fit(std::int64_t tokens) const override;
+    [[nodiscard]] bool starts_alone(std::int64_t prompt) const override;
     [[nodiscard]] std::int64_t slots_per_block() const override { return align_; }
     [[nodiscard]] std::pair<std::int64_t, std::int64_t> unfilled(const NaiveRequest& request, std::int64_t last) const override;
     /// Throws InternalError unless tables, users, FREE and registrations agree with each other.

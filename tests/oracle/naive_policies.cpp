@@ -60,9 +60,9 @@ std::string NaivePolicy::describe() const {
     };
     std::string out = fmt::format(
         "style {}, order {}, victim {}, admission {}, predictor {}, kv {}, preemption {}, requeue {}, chunking {}, live {}, "
-        "seed {}",
+        "max_new {}, seed {}",
         style, piece(order), piece(victim), piece(admission), piece(predictor), piece(kv), preemption, requeue,
-        context_chunking, max_live_tokens, seed);
+        context_chunking, max_live_tokens, max_new_tokens, seed);
     const auto ns = [](const std::optional<SimDuration>& d) { return d ? d->count() : -1; };
     for (const auto& [name, slo] : slos) {
         out += fmt::format("; slo of '{}': ttft {} tpot {} e2e {}", name, ns(slo.ttft), ns(slo.tpot), ns(slo.e2e));
@@ -583,7 +583,9 @@ public:
     [[nodiscard]] Ids waiting() const override {
         if (by_cache()) return waiting_;
         Ids sorted = waiting_;
-        std::sort(sorted.begin(), sorted.end(), [this](RequestId a, RequestId b) { return key(a) < key(b); });
+        std::sort(sorted.begin(), sorted.end(), [this](RequestId a, RequestId b) {
+            return std::pair(key(a), request(a).name) < std::pair(key(b), request(b).name);
+        });
         return sorted;
     }
     [[nodiscard]] const NaiveRequest& request(RequestId id) const override { return requests_.at(id); }
@@ -591,10 +593,21 @@ public:
     [[nodiscard]] Int usable_blocks() const override { return kv_->usable(); }
     [[nodiscard]] Int used_blocks() const override { return kv_->usable() - kv_->free(); }
     [[nodiscard]] bool can_ever_fit(Int tokens) const override { return blocks(tokens) <= kv_->usable(); }
+    [[nodiscard]] bool starts_alone(Int prompt) const override {
+        if (is(PolicyMutation::watermark_refuses_nobody)) return true;
+        Int first = prompt;
+        if (args_.enable_chunked_prefill && admission_name() != "full-input") {
+            first = std::min(threshold(prompt), args_.max_num_batched_tokens);
+            if (policy_.context_chunking == "equal_progress") first = std::min(first, args_.block_size);
+        }
+        if (blocks(first) <= kv_->usable() - watermark()) return true;
+        note("kept out by the watermark");
+        return false;
+    }
     [[nodiscard]] bool can_ever_end(Int prompt, Int outputs) const override {
         if (policy_.style != "no-evict" && policy_.preemption != "none") return true;
-        const Int limit = std::min(outputs, args_.max_model_len - prompt);
-        return blocks(prompt + limit - 1) <= kv_->usable() - watermark();
+        const Int limit = std::max(std::min(outputs, args_.max_model_len - prompt), policy_.max_new_tokens);
+        return blocks(std::min(prompt + limit - 1, args_.max_model_len)) <= kv_->usable() - watermark();
     }
     [[nodiscard]] Int slots_per_block() const override { return args_.block_size; }
     [[nodiscard]] std::pair<Int, Int> unfilled(const NaiveRequest& request, Int last) const override {
@@ -624,7 +637,7 @@ private:
     [[nodiscard]] bool is(PolicyMutation m) const { return wrong_ == m; }
     [[nodiscard]] Int blocks(Int tokens) const { return ceil_div(tokens, args_.block_size); }
     Request& get(RequestId id) { return requests_.at(id); }
-    void note(const std::string& what) { ++trail_.times[what]; }
+    void note(const std::string& what) const { ++trail_.times[what]; }
 
     // ---- what every style has
 
@@ -662,7 +675,12 @@ private:
         if (!policy_.admission.name.empty()) return policy_.admission.name;
         return args_.scheduler_reserve_full_isl ? "full-input" : "optimistic";
     }
-    [[nodiscard]] Int end_of(const Request& r) const { return std::min(r.prompt_tokens + r.limit - 1, args_.max_model_len); }
+    /// Of no-evict: its end, if it goes on to what its client asks for.
+    [[nodiscard]] Int end_of(const Request& r) const {
+        const Int asked = is(PolicyMutation::no_evict_ignores_what_is_asked_for) ? 0 : policy_.max_new_tokens;
+        if (asked > r.limit) note("more is asked for");
+        return std::min(r.prompt_tokens + std::max(r.limit, asked) - 1, args_.max_model_len);
+    }
     [[nodiscard]] Int believed_end(const Request& r) const { return std::min(r.believed_end(), args_.max_model_len); }
 
     [[nodiscard]] bool rule_admits(const Request& head, const Hit& hit, Int free) {
@@ -912,7 +930,10 @@ private:
     [[nodiscard]] RequestId head() {
         if (by_cache() && !sorted_) {
             sorted_ = true;
-            std::sort(waiting_.begin(), waiting_.end());  // ids are in order of arrival
+            std::sort(waiting_.begin(), waiting_.end(), [this](RequestId a, RequestId b) {
+                return std::pair(request(a).arrival_time, request(a).name) <
+                       std::pair(request(b).arrival_time, request(b).name);
+            });
             if (policy_.order.name == "dfs-weight" && !is(PolicyMutation::dfs_in_order_of_arrival)) {
                 waiting_ = walk(waiting_, 0);
             } else if (policy_.order.name == "lpm" && length(waiting_) <= 128 && !is(PolicyMutation::lpm_in_order_of_arrival)) {
@@ -1163,7 +1184,8 @@ private:
         if (order.name == "edf" || order.name == "slo-slack") return {deadline(r, order.name == "slo-slack")};
         if (order.name == "mlfq") return {static_cast<double>(r.level)};
         if (order.name == "vtc") return {counters_.count(payer(r)) > 0 ? counters_.at(payer(r)) : 0};
-        if (order.name == "random") return {static_cast<double>(StreamKey(policy_.seed, "scheduling_policy").first_u64(r.id))};
+        if (order.name == "random")
+            return {static_cast<double>(StreamKey(policy_.seed, "scheduling_policy").first_u64(r.number))};
         return {};
     }
 
@@ -1269,6 +1291,7 @@ private:
 
     [[nodiscard]] Int predict(const Request& r) {
         const NaivePolicy::Piece& p = policy_.predictor;
+        const RequestId number = is(PolicyMutation::outputs_draw_apart) ? r.id : r.number;
         if (p.name == "constant") return p.whole("tokens", 1);
         if (p.name == "max") return args_.max_model_len - r.prompt_tokens;
         if (p.name == "class-mean") {
@@ -1285,7 +1308,7 @@ private:
         }
         const StreamKey draws(policy_.seed, "length_predictor");
         if (p.name == "noisy") {
-            const double factor = std::exp(p.number("sd", 0) * normal_quantile(draws.first_uniform(r.id)));
+            const double factor = std::exp(p.number("sd", 0) * normal_quantile(draws.first_uniform(number)));
             return static_cast<Int>(std::floor(std::min(static_cast<double>(r.limit) * factor, 1e15) + 0.5));
         }
         if (p.name == "bucket") {
@@ -1294,7 +1317,7 @@ private:
             values.push_back(2 * bounds.back());
             std::size_t right = 0;
             while (right < bounds.size() && r.limit > bounds[right]) ++right;
-            Stream stream(draws, r.id);
+            Stream stream(draws, number);
             if (stream.uniform() < p.number("accuracy", 1)) return values[right];
             values.erase(values.begin() + static_cast<std::ptrdiff_t>(right));
             note("wrong bucket");
@@ -1304,7 +1327,7 @@ private:
             const Int window = std::min(p.whole("window", 1000), length(finished_));
             if (window == 0) return p.whole("initial", 256);
             note("history");
-            return finished_[at(length(finished_) - window + uniform_int(draws.first_uniform(r.id), 0, window - 1))].second;
+            return finished_[at(length(finished_) - window + uniform_int(draws.first_uniform(number), 0, window - 1))].second;
         }
         return r.limit;
     }
@@ -1320,11 +1343,13 @@ private:
             const double u = StreamKey(policy_.seed, "victim").first_uniform(victims_++);
             return running_[at(uniform_int(u, 0, length(running_) - 1))];
         }
+        const bool first_of_ties =
+            policy_.victim.name.empty() && policy_.order.name == "priority" && policy_.order.params.empty();  // as vLLM
         RequestId victim = running_.front();
         for (const RequestId id : running_) {
             const std::vector<double> a = worth_losing(id, rule);
             const std::vector<double> b = worth_losing(victim, rule);
-            if (a > b || (a == b && !is(PolicyMutation::victim_ties_first))) victim = id;
+            if (a > b || (a == b && !first_of_ties && !is(PolicyMutation::victim_ties_first))) victim = id;
         }
         return victim;
     }

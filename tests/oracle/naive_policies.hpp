@@ -22,6 +22,7 @@ enum class PolicyMutation : std::uint8_t {
     no_watermark,
     live_tokens_unbounded,
     live_tokens_without_head,
+    watermark_refuses_nobody,
     preempted_row_stays_paid,
     one_seat_more,
     // Styles.
@@ -31,6 +32,7 @@ enum class PolicyMutation : std::uint8_t {
     prompts_before_decodes,
     no_evict_without_guarantee,
     no_evict_forgets_held,
+    no_evict_ignores_what_is_asked_for,
     past_future_decodes_beside,
     chunks_one_after_the_other,
     prompts_do_not_wait,
@@ -66,6 +68,7 @@ enum class PolicyMutation : std::uint8_t {
     // Predictors.
     believed_is_predicted,
     class_mean_of_all,
+    outputs_draw_apart,
     // Preemption.
     swap_loses_computed,
     swap_is_free,
@@ -104,6 +107,7 @@ struct NaivePolicy {
     std::string requeue = "front";
     std::string context_chunking = "first_come_first_served";
     std::int64_t max_live_tokens = 0;
+    std::int64_t max_new_tokens = 0;  ///< 0: what a request gets
     std::int64_t wait_tokens = 0;  ///< router_max_wait_tokens
     std::uint64_t seed = 1;
     std::map<std::string, Slo> slos;  ///< by class; "": of the scenario

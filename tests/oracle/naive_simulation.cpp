@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/model/token_ids.hpp"
 
 namespace kvsim::oracle {
 
@@ -38,12 +39,28 @@ struct Replica {
     std::int64_t preemptions = 0;
 };
 
+/// Output k of a request is a request of its own to the machine.
+constexpr RequestId outputs_apart = 1U << 16U;
+RequestId output_of(RequestId request, std::int64_t k) {
+    return request + static_cast<RequestId>(k) * outputs_apart;
+}
+RequestId request_of(RequestId id) {
+    return id % outputs_apart;
+}
+
+struct Output {
+    bool admitted = false;
+    bool finished = false;
+    std::optional<SimTime> last_token;
+};
+
 /// What the metrics need to know about one request beside its record.
 struct Tracked {
     std::size_t replica = 0;
     std::int64_t max_tokens = 0;  ///< cut to what max_model_len allows
     SimTime enqueued{};
-    std::optional<SimTime> last_token;
+    std::vector<Output> outputs;        ///< it asked for
+    std::optional<SimTime> last_token;  ///< of any of them
     std::vector<std::int64_t> gaps;
     bool in_system = false;
     SimTime intended{};
@@ -51,7 +68,6 @@ struct Tracked {
     std::optional<SimTime> admitted_at;
     std::optional<SimTime> left_at;
     SimDuration timeout{}, ttft_timeout{}, cancel_after{};
-    bool admitted = false;
     NaiveRequest request;  ///< as it will be enqueued
 };
 
@@ -195,14 +211,18 @@ private:
                 in_front_end_.erase(waits);
             } else {
                 Replica& replica = replicas_[t.replica];
-                scheduled = replica.machine->request(id).scheduled;
-                replica.machine->abort(id);
+                for (std::int64_t k = 0; k < outputs_asked(t); ++k) {
+                    scheduled += replica.machine->request(output_of(id, k)).scheduled;
+                    if (!t.outputs[static_cast<std::size_t>(k)].finished) replica.machine->abort(output_of(id, k));
+                }
                 replica.look = true;
             }
             t.in_system = false;
             gave_up(id, timed_out ? FinishReason::timed_out : FinishReason::cancelled, scheduled);
         }
     }
+
+    [[nodiscard]] static std::int64_t outputs_asked(const Tracked& t) { return static_cast<std::int64_t>(t.outputs.size()); }
 
     void gave_up(RequestId id, FinishReason reason, std::int64_t scheduled) {
         RequestRecord& record = out_.requests[id];
@@ -233,30 +253,43 @@ private:
         for (const RequestId id : record.received) token_received(id, done->record);
         for (const RequestId id : record.finished) request_finished(id);
         finished_at_this_end_ = static_cast<std::int64_t>(record.finished.size());
-        if (options_.on_step) options_.on_step(static_cast<std::int64_t>(r), record);
+        if (options_.on_step) options_.on_step(static_cast<std::int64_t>(r), as_requests(record));
+    }
+
+    /// The record names the clients' requests.
+    [[nodiscard]] static StepRecord as_requests(StepRecord record) {
+        for (ScheduledRow& row : record.scheduled) row.id = request_of(row.id);
+        for (auto* ids : {&record.preempted, &record.received, &record.finished, &record.running, &record.waiting}) {
+            for (RequestId& id : *ids) id = request_of(id);
+        }
+        return record;
     }
 
     void token_received(RequestId id, const StepRecord& batch) {
-        RequestRecord& record = out_.requests[id];
-        Tracked& tracked = tracked_[id];
+        RequestRecord& record = out_.requests[request_of(id)];
+        Tracked& tracked = tracked_[request_of(id)];
+        Output& output = tracked.outputs[id / outputs_apart];
         SimTime at = now_;
         if (is(LoopMutation::token_at_noticing) && args_.async_scheduling) at += batch.duration;
-        if (!tracked.last_token) {
-            record.ttft = at - record.arrival;
-        } else {
-            const std::int64_t gap = (at - *tracked.last_token).count();
+        if (!tracked.last_token) record.ttft = at - record.arrival;
+        if (output.last_token) {
+            const std::int64_t gap = (at - *output.last_token).count();
             tracked.gaps.push_back(gap);
             if (record.measured) out_.itl.add(gap);
             if (options_.warmup_time || options_.warmup_requests) out_.itl_all.add(gap);
         }
-        tracked.last_token = at;
+        tracked.last_token = output.last_token = at;
         ++record.output_tokens;
         ++tokens_in_second_[(now_ - out_.first_arrival) / seconds(1)];
     }
 
-    void request_finished(RequestId id) {
+    /// Of its outputs the last one ends it.
+    void request_finished(RequestId output) {
+        const RequestId id = request_of(output);
         RequestRecord& record = out_.requests[id];
         Tracked& tracked = tracked_[id];
+        tracked.outputs[output / outputs_apart].finished = true;
+        if (std::any_of(tracked.outputs.begin(), tracked.outputs.end(), [](const Output& o) { return !o.finished; })) return;
         record.e2e = *tracked.last_token - record.arrival;
         record.finish = FinishReason::length;
         tracked.in_system = false;
@@ -330,6 +363,7 @@ private:
         }
         const std::int64_t wanted = arrival.prompt_tokens + (is(LoopMutation::reject_by_prompt_only) ? 0 : 1);
         if (arrival.prompt_tokens >= args_.max_model_len || !replicas_.front().machine->can_ever_fit(wanted) ||
+            !replicas_.front().machine->starts_alone(arrival.prompt_tokens) ||
             !replicas_.front().machine->can_ever_end(arrival.prompt_tokens, arrival.output_tokens)) {
             record.finish = FinishReason::rejected;
             ++out_.counters.rejected;
@@ -345,7 +379,8 @@ private:
         tracked.enqueued = now_ + options_.api;
         tracked.in_system = true;
         NaiveRequest& request = tracked.request;
-        request.id = id;
+        tracked.outputs.resize(static_cast<std::size_t>(arrival.n));
+        request.id = request.number = id;
         request.name = arrival.external_id.empty() ? std::to_string(id) : arrival.external_id;
         request.priority = arrival.priority;
         request.arrival_time = id;  // the order of issue: two requests are never equally old
@@ -406,7 +441,14 @@ private:
     void enqueue(RequestId id) {
         Replica& replica = replicas_[tracked_[id].replica];
         if (queue_full(replica)) return turn_away(id);
-        replica.machine->add(tracked_[id].request);
+        const Tracked& t = tracked_[id];
+        for (std::int64_t k = 0; k < outputs_asked(t); ++k) {
+            NaiveRequest output = t.request;
+            output.id = output_of(id, k);
+            if (outputs_asked(t) > 1) output.name = std::to_string(k) + "_" + output.name;
+            output.output_base = branch_output_base(output.output_base, k, t.max_tokens);
+            replica.machine->add(std::move(output));
+        }
         replica.look = true;
         if (is(LoopMutation::async_wakes_on_arrival) && replica.executing && replica.scheduled &&
             replica.scheduled->batch.empty()) {
@@ -428,9 +470,12 @@ private:
             const Tracked& t = tracked_[id];
             if (!t.in_system) continue;
             const bool enqueued = std::find(in_front_end_.begin(), in_front_end_.end(), id) == in_front_end_.end();
-            const std::int64_t computed = enqueued ? replicas_[t.replica].machine->request(id).computed : 0;
-            ++loads[t.replica].requests;
-            loads[t.replica].tokens += t.request.prompt_tokens + t.max_tokens - 1 - computed;
+            for (std::int64_t k = 0; k < outputs_asked(t); ++k) {
+                if (t.outputs[static_cast<std::size_t>(k)].finished) continue;
+                const std::int64_t computed = enqueued ? replicas_[t.replica].machine->request(output_of(id, k)).computed : 0;
+                ++loads[t.replica].requests;
+                loads[t.replica].tokens += t.request.prompt_tokens + t.max_tokens - 1 - computed;
+            }
         }
         return loads;
     }
@@ -503,7 +548,7 @@ private:
         for (const RequestId id : batch.record.preempted) {
             ++replica.preemptions;
             ++out_.counters.preemptions;
-            if (++out_.requests[id].preemptions == 1) ++out_.counters.preempted_requests;
+            if (++out_.requests[request_of(id)].preemptions == 1) ++out_.counters.preempted_requests;
         }
 
         StepShape shape;
@@ -516,7 +561,7 @@ private:
         std::int64_t recomputed = 0;
         for (std::size_t i = 0; i < batch.record.scheduled.size(); ++i) {
             const ScheduledRow& row = batch.record.scheduled[i];
-            RequestRecord& record = out_.requests[row.id];
+            RequestRecord& record = out_.requests[request_of(row.id)];
             shape.tokens += row.tokens;
             ++shape.sequences;
             if (batch.samples[i]) ++shape.sampled;
@@ -583,18 +628,20 @@ private:
 
     /// A row's request was admitted; nothing when it was running.
     void started(RequestId id, ScheduledRow::Kind kind, std::int64_t hit, std::int64_t tokens) {
-        Tracked& tracked = tracked_[id];
-        RequestRecord& record = out_.requests[id];
+        Tracked& tracked = tracked_[request_of(id)];
+        Output& output = tracked.outputs[id / outputs_apart];
+        RequestRecord& record = out_.requests[request_of(id)];
         if (kind == ScheduledRow::Kind::fresh) {
-            KVSIM_CHECK(!tracked.admitted, "admitted as new twice");
-            tracked.admitted = true;
+            KVSIM_CHECK(!output.admitted, "admitted as new twice");
+            output.admitted = true;
+            out_.counters.hit_tokens_first += hit;
+            out_.counters.prompt_tokens_first += record.prompt_tokens;
+            if (tracked.admitted_at) return;  // the first of several outputs counts
             tracked.admitted_at = now_;
             record.queue = now_ - (is(LoopMutation::queue_from_arrival) ? record.arrival : tracked.enqueued);
             record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
-            out_.counters.hit_tokens_first += hit;
-            out_.counters.prompt_tokens_first += record.prompt_tokens;
         } else if (kind == ScheduledRow::Kind::resumed) {
-            KVSIM_CHECK(tracked.admitted, "resumed before it was admitted");
+            KVSIM_CHECK(output.admitted, "resumed before it was admitted");
             out_.counters.hit_tokens_resume += hit;
             out_.counters.tokens_resume += tokens;
         }
@@ -621,7 +668,7 @@ private:
             for (const RequestId id : engine.running()) {
                 const NaiveRequest& request = engine.request(id);
                 const std::int64_t last =
-                    request.prompt_tokens + tracked_[id].max_tokens - 1;  // the last token is never computed
+                    request.prompt_tokens + tracked_[request.number].max_tokens - 1;  // the last token is never computed
                 const bool to_the_end = is(LoopMutation::reserved_ignores_final);
                 const auto slots = engine.unfilled(request, to_the_end ? args_.max_model_len * 2 : last);
                 reserved += slots.first;
@@ -662,7 +709,8 @@ private:
                 sample.preemptions = replica.preemptions;
                 for (const RequestId id : replica.machine->running()) {
                     const NaiveRequest& request = replica.machine->request(id);
-                    const auto slots = replica.machine->unfilled(request, request.prompt_tokens + tracked_[id].max_tokens - 1);
+                    const auto slots =
+                        replica.machine->unfilled(request, request.prompt_tokens + tracked_[request.number].max_tokens - 1);
                     sample.reserved_slots += slots.first;
                     sample.internal_slots += slots.second;
                 }

@@ -41,6 +41,10 @@ void VectorWorkload::finished(RequestId id, SimTime now, FinishReason, std::int6
     left_.emplace_back(id, now);
 }
 
+bool VectorWorkload::may_branch() const {
+    return std::any_of(arrivals_.begin(), arrivals_.end(), [](const Arrival& a) { return a.n > 1; });
+}
+
 bool VectorWorkload::outputs_are_private() const {
     const auto overlap = [](const TokenRun& a, const TokenRun& b) {
         return a.first < b.first + static_cast<std::uint64_t>(b.count) &&
@@ -358,6 +362,7 @@ std::string describe(const Scenario& s) {
     for (const Arrival& a : s.arrivals) {
         text += fmt::format("\n  at {} prompt {} output {} priority {} base {} {}", a.time.time_since_epoch().count(),
                             a.prompt_tokens, a.output_tokens, a.priority, a.output_base, a.external_id);
+        if (a.n > 1) text += fmt::format(" n {}", a.n);
         if (a.timeout.count() > 0) text += fmt::format(" timeout {}", a.timeout.count());
         if (a.ttft_timeout.count() > 0) text += fmt::format(" ttft_timeout {}", a.ttft_timeout.count());
         if (a.cancel_after.count() > 0) text += fmt::format(" cancel_after {}", a.cancel_after.count());

@@ -22,6 +22,7 @@ public:
     void pop(Arrival& out) override;
     void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) override;
     [[nodiscard]] bool may_cancel() const override;
+    [[nodiscard]] bool may_branch() const override;
     [[nodiscard]] bool closed_loop() const override { return users_ > 0; }
     [[nodiscard]] bool outputs_are_private() const override;
     [[nodiscard]] std::optional<std::int64_t> size_hint() const override { return static_cast<std::int64_t>(arrivals_.size()); }

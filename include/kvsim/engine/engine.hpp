@@ -63,6 +63,8 @@ public:
     virtual void on_sibling_tokens(std::int64_t /*count*/, SimTime /*now*/) {}
     /// `count` requests, `measured` of them not cut as warm-up, got a token `gap` after their last one.
     virtual void on_next_tokens(std::int64_t /*count*/, std::int64_t /*measured*/, SimDuration /*gap*/, SimTime /*now*/) {}
+    /// Before on_finished(), of engines that take requests one by one: the tokens of all its rows, recomputed ones included.
+    virtual void on_work(RequestId, std::int64_t /*scheduled*/) {}
     virtual void on_finished(RequestId, std::int64_t /*outputs*/, SimTime /*now*/) {}
     /// It was dropped by the engine, which can never run it (again).
     virtual void on_dropped(RequestId, const Aborted& /*work*/, SimTime /*now*/) {}
@@ -137,6 +139,8 @@ public:
     /// One line for the stall report.
     [[nodiscard]] std::string describe() const;
     [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const;
+    /// WaitingQueue::unmet_names().
+    [[nodiscard]] std::vector<std::string> unmet_names() const { return scheduler_->unmet_names(); }
 
     // ---- for schedulers
     [[nodiscard]] LiveRequest& request(Slot slot) { return requests_[slot]; }

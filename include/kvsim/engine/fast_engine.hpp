@@ -168,11 +168,14 @@ public:
     [[nodiscard]] HeldSlots held() const { return {table_blocks_ * args_.block_size - computed_, 0}; }
     /// The same, each where it belongs.
     [[nodiscard]] HeldSlots held_apart() const;
+    /// Of the integral of reserved slots up to `now`, what those that run will move.
+    [[nodiscard]] Int128 internal_until(SimTime now) const;
     /// The state changed at `now`; run_ahead() has told of what it passed over.
     void account(SimTime now) { held_integrals_.set(used_blocks(), held().reserved, now); }
     [[nodiscard]] const HeldIntegrals& held_integrals() const { return held_integrals_; }
     [[nodiscard]] std::string describe() const;
     [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const;
+    [[nodiscard]] static std::vector<std::string> unmet_names() { return {}; }  // it has no such orders
 
 private:
     enum class State : std::uint8_t { waiting, preempted, prefilling, decoding, draining };

@@ -55,6 +55,10 @@ struct WindowMark {
     SimTime at{};
     Int128 blocks_used_dt = 0;
     Int128 in_system_dt = 0;
+    Int128 slots_busy_dt = 0;  ///< these as in Integrals
+    Int128 slots_token_dt = 0;
+    Int128 slots_reserved_dt = 0;
+    Int128 slots_internal_dt = 0;
     std::int64_t steps = 0;
     std::int64_t rows = 0;
     std::int64_t tokens = 0;

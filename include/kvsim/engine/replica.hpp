@@ -83,6 +83,8 @@ public:
     [[nodiscard]] std::string describe() const { return engine_.describe(); }
     /// (request, received output tokens) of those still here when a run has stalled.
     [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const { return engine_.left_over(); }
+    /// WaitingQueue::unmet_names().
+    [[nodiscard]] std::vector<std::string> unmet_names() const { return engine_.unmet_names(); }
     [[nodiscard]] std::int64_t waiting_count() const { return engine_.waiting_count(); }
     /// Whether a further request would wait behind max_queued_requests others. Seats the last decision left free will be taken
     /// at the next one, unless somebody was held back by blocks or the token budget.
@@ -238,15 +240,32 @@ public:
         set_head_blocking(false, end);
         if (!flying_) integrals_.idle += end - idle_since_;
         if (waiting_) integrals_.any_waiting += end - waiting_since_;
-        if (busy_) busy_dt_ += end - busy_since_;
+        integrals_.blocks_used_dt += blocks_used_until(end);
+        integrals_.blocks_saved_dt += saved_dt_ + static_cast<Int128>(saved_) * end.time_since_epoch().count();
+        add_slots(end, integrals_);
+    }
+
+    /// Adds the integrals of the waste shares (Integrals, WindowMark) from the run's begin to `now`, up to which nothing more
+    /// happens.
+    template <class Sums>
+    void add_slots(SimTime now, Sums& sums) const {
         const HeldIntegrals& held = held_integrals();
         const std::int64_t slots = engine_.slots_per_block();
-        integrals_.blocks_used_dt += held.used_until(end);
-        integrals_.blocks_saved_dt += saved_dt_ + static_cast<Int128>(saved_) * end.time_since_epoch().count();
-        integrals_.slots_token_dt += held.used_until(end) * slots - held.reserved_until(end) - held.internal_until(end);
-        integrals_.slots_reserved_dt += held.reserved_until(end);
-        integrals_.slots_internal_dt += held.internal_until(end);
-        integrals_.slots_busy_dt += static_cast<Int128>(engine_.usable_blocks() * slots) * busy_dt_.count();
+        const SimDuration busy = busy_ ? busy_dt_ + (now - busy_since_) : busy_dt_;
+        sums.slots_token_dt += held.used_until(now) * slots - held.reserved_until(now) - held.internal_until(now);
+        sums.slots_reserved_dt += held.reserved_until(now);
+        sums.slots_internal_dt += held.internal_until(now);
+        sums.slots_busy_dt += static_cast<Int128>(engine_.usable_blocks() * slots) * busy.count();
+    }
+
+    /// The same before settle(), but for what the engine has moved in Integrals from reserved to internal.
+    void mark_slots(SimTime now, WindowMark& mark) const {
+        add_slots(now, mark);
+        if constexpr (fast) {
+            const Int128 internal = engine_.internal_until(now);
+            mark.slots_internal_dt += internal;
+            mark.slots_reserved_dt -= internal;
+        }
     }
 
     /// The integral of used blocks from time 0 to `now`, up to which nothing more happens; before settle().

@@ -81,6 +81,8 @@ public:
     [[nodiscard]] virtual HeldSlots unfilled(const LiveRequest& request) const = 0;
     /// The blocks of a row, for the step log.
     virtual void record(const BatchRow& row, ScheduledRow& out) const = 0;
+    /// WaitingQueue::unmet_names().
+    [[nodiscard]] virtual std::vector<std::string> unmet_names() const { return {}; }
     /// "; the head of the queue ...": what it lacks, for the stall report. Empty when nobody waits.
     [[nodiscard]] virtual std::string describe_head() const = 0;
 
@@ -105,6 +107,7 @@ public:
     [[nodiscard]] std::int64_t waiting_count() const override { return static_cast<std::int64_t>(waiting_->size()); }
     [[nodiscard]] HeldSlots unfilled(const LiveRequest& request) const final;
     void record(const BatchRow& row, ScheduledRow& out) const override;
+    [[nodiscard]] std::vector<std::string> unmet_names() const override { return waiting_->unmet_names(); }
     [[nodiscard]] std::string describe_head() const override;
     Steady steady_steps(std::vector<Slot>& rows) override;
     bool steady_step() override;
@@ -155,7 +158,7 @@ protected:
     /// the order does not.
     bool displace(Batch& batch, std::int64_t& budget);
     /// The head was displaced in this very step: it does not come back in it.
-    [[nodiscard]] bool head_was_displaced(const Batch& batch) const;
+    [[nodiscard]] bool head_was_displaced() const;
     /// Somebody was preempted for lack of blocks, not displaced.
     [[nodiscard]] bool ran_short(const Batch& batch) const { return batch.preempted.size() > displaced_; }
     /// Whether the order may displace running requests at all.
@@ -179,6 +182,7 @@ private:
     std::int64_t cpu_free_;          // blocks for swapped requests
     std::int64_t moved_blocks_ = 0;  // between GPU and CPU, not paid for yet
     std::size_t displaced_ = 0;      // in this step
+    std::vector<Slot> lost_;         // who was preempted in it; outputs of one prompt share their id
 
     std::vector<Slot> last_rows_;  // of the last decision, and of the one before
     std::vector<Slot> before_rows_;

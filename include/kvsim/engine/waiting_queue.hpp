@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kvsim/engine/request.hpp"
@@ -48,6 +49,8 @@ public:
         static_cast<void>(running);
         return false;
     }
+    /// Names among the order's parameters (of tenants) that no request has had so far.
+    [[nodiscard]] virtual std::vector<std::string> unmet_names() const { return {}; }
     /// All of them, in the order of admission.
     [[nodiscard]] virtual std::vector<Slot> in_order() const = 0;
 };

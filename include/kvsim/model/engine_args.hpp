@@ -2,6 +2,7 @@
 // The engine's arguments after presets and defaults: nothing is optional any more.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -73,6 +74,20 @@ struct EngineArgs {
     /// Who starts is to finish without ever losing its blocks.
     [[nodiscard]] bool guarantees_room() const {
         return batching == "no-evict" || policy.preemption == PolicyArgs::Preemption::none;
+    }
+    /// Blocks that an admission leaves free; 0 for the schedulers that look after it themselves (vllm-v0) or have none
+    /// (sglang).
+    [[nodiscard]] std::int64_t watermark_blocks() const {
+        if (batching == "vllm-v0" || batching == "sglang") return 0;
+        return static_cast<std::int64_t>(std::floor(watermark * static_cast<double>(num_gpu_blocks)));
+    }
+    /// Tokens for which an empty engine asks blocks when it starts such a prompt: all, or its first chunk.
+    [[nodiscard]] std::int64_t tokens_at_start(std::int64_t prompt) const {
+        const bool whole = policy.admission ? policy.admission.name == "full-input" : scheduler_reserve_full_isl;
+        if (whole || !enable_chunked_prefill) return prompt;
+        std::int64_t chunk = std::min(prompt, max_num_batched_tokens);
+        if (long_prefill_token_threshold > 0) chunk = std::min(chunk, long_prefill_token_threshold);
+        return policy.equal_progress ? std::min(chunk, block_size) : chunk;
     }
     /// Tokens whose KV a request holds in the end when it goes on to what clients ask for.
     [[nodiscard]] std::int64_t longest_final(std::int64_t prompt, std::int64_t outputs) const {

@@ -32,6 +32,7 @@ struct TraceRow {
     std::string request_id;
     std::string request_class;
     std::string session_id;
+    std::string tenant;
     bool starts_session = false;  ///< with TraceTimes::per_session: the first row of its session
     bool operator==(const TraceRow&) const = default;
 
@@ -47,6 +48,7 @@ struct TraceRow {
         request_id.clear();
         request_class.clear();
         session_id.clear();
+        tenant.clear();
         starts_session = false;
     }
 };

@@ -35,8 +35,8 @@ public:
     TraceWriter(const TraceWriter&) = delete;
     TraceWriter& operator=(const TraceWriter&) = delete;
     ~TraceWriter();
-    /// What the format has no key for in this request: a limit on the first token, a cancellation, a tenant, an earlier
-    /// attempt; empty: nothing.
+    /// What the format has no key for in this request: a limit on the first token, a cancellation, an earlier attempt;
+    /// empty: nothing.
     static std::string left_out(const Arrival& arrival);
     /// Appends the line of the next request (RequestId 0, 1, ...) of a workload whose outputs are private.
     void append(const Arrival& arrival, std::string& out);

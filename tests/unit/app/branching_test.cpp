@@ -186,6 +186,20 @@ TEST_CASE("a client that gives up takes all outputs of its request away") {
         CHECK(r.number(1, "output_tokens") == 5);
         CHECK(r.number(1, "e2e_ms") <= 70);
     }
+    // What was computed for outputs that had ended before counts too: one seat, so they run one after the other, and the third
+    // has its prompt in the step in flight at 105 ms.
+    folder.write("t.jsonl", R"({"timestamp": 0, "input_length": 20, "output_length": 5, "n": 3, "timeout_ms": 105})"
+                            "\n"
+                            R"({"timestamp": 300, "input_length": 20, "output_length": 5})"
+                            "\n");
+    const Run r = run(folder,
+                      constant("preset: vllm-v1, async_scheduling: false, enable_prefix_caching: false, "
+                               "num_gpu_blocks_override: 101",
+                               "{trace: {path: t.jsonl}}"),
+                      {"engine.api=0s", "engine.max_num_seqs=1"});
+    CHECK(r.figure("timed_out") == 1);
+    CHECK(r.number(0, "output_tokens") == 10);
+    CHECK(r.figure("wasted_tokens") == 24 + 24 + 20);
 }
 
 TEST_CASE("n > 1 that cannot run is told") {

@@ -73,6 +73,29 @@ TEST_CASE("round trip: classes with priorities, varying rates, reasoning, docume
         "documents: {count: 4, tokens: 90, per_request: 2}, jitter: 100ms, timeout: 20s}\n");
 }
 
+TEST_CASE("round trip: tenants, whose fair shares depend on them") {
+    round_trip(
+        ", scheduling_policy: vtc",
+        "  classes:\n"
+        "    - {name: a, tenant: \"x, \\\"y\\\"\", requests: 70, arrivals: {process: poisson, rate: 20/s}, prompt_tokens: 200, "
+        "output_tokens: 30}\n"
+        "    - {name: b, tenant: z, requests: 40, arrivals: {process: poisson, rate: 9/s}, prompt_tokens: 90, output_tokens: "
+        "90}\n"
+        "    - {name: c, tenant: z, requests: 40, arrivals: {process: poisson, rate: 9/s}, prompt_tokens: 9, output_tokens: "
+        "50}\n");
+}
+
+TEST_CASE("a replayed trace keeps its tenants where clients are added to it, unless the scenario names one") {
+    const TemporaryFolder folder;
+    folder.write("t.jsonl", "{\"timestamp\": 0, \"input_length\": 9, \"output_length\": 2, \"tenant\": \"acme\"}\n");
+    for (const auto& [more, tenant] :
+         {std::pair{"", ",acme,"}, std::pair{", timeout: 9s", ",acme,"}, std::pair{", tenant: other", ",other,"}}) {
+        folder.write("a.yaml", engine("") + "workload: {trace: {path: t.jsonl}" + more + "}\n");
+        REQUIRE(run_in(folder, {"a.yaml", "--out", "a", "--quiet"}).exit == 0);
+        CHECK(slurp(folder.path() / "a/requests.csv").find(tenant) != std::string::npos);
+    }
+}
+
 TEST_CASE("round trip: clients that give up") {
     const std::string impatient = "  requests: 120\n  arrivals: {process: poisson, rate: 40/s}\n" + lengths + "  timeout: 2s\n";
     round_trip("", impatient);
@@ -219,9 +242,8 @@ TEST_CASE("what no trace can say is refused, and nothing is written") {
     CHECK(run_in(folder, {"workload", "b.yaml"}).exit == 2);
     CHECK(run_in(folder, {"workload", "b.yaml", "--out", "none/t.jsonl"}).exit == 2);
     CHECK(folder.files() == std::vector<std::string>{"a.yaml", "b.yaml", "s.jsonl"});
-    for (const auto& [keys, what] :
-         {std::pair{"  timeout: {ttft: 1s}\n", "a timeout of the first token"},
-          std::pair{"  cancel: {share: 1, after: 1s}\n", "a cancellation"}, std::pair{"  tenant: t\n", "a tenant"}}) {
+    for (const auto& [keys, what] : {std::pair{"  timeout: {ttft: 1s}\n", "a timeout of the first token"},
+                                     std::pair{"  cancel: {share: 1, after: 1s}\n", "a cancellation"}}) {
         folder.write("c.yaml",
                      engine("") + "workload:\n  requests: 3\n  arrivals: {process: poisson, rate: 1/s}\n" + lengths + keys);
         const Finished left_out = run_in(folder, {"workload", "c.yaml", "--out", "t.jsonl"});

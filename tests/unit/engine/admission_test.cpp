@@ -19,12 +19,14 @@ std::vector<RequestId> scheduled(const StepRecord& record) {
     return ids;
 }
 
-EngineArgs preset(const std::string& name) {
+EngineArgs preset(const std::string& name, const std::string& more = "") {
     config::Diagnostics diagnostics;
     const config::Value root = config::parse_yaml(
         "engine: {preset: " + name +
             ", num_gpu_blocks_override: 17, block_size: 4, max_model_len: 60, max_num_seqs: 4, max_num_batched_tokens: 8, "
-            "enable_prefix_caching: false, async_scheduling: false}\nworkload: {requests: 1, arrivals: all_at_once, "
+            "enable_prefix_caching: false, async_scheduling: false" +
+            more +
+            "}\nworkload: {requests: 1, arrivals: all_at_once, "
             "prompt_tokens: 1, output_tokens: 1}\n",
         "t.yaml", diagnostics);
     const config::Scenario scenario = config::read_scenario(root, "t.yaml", diagnostics);
@@ -135,19 +137,68 @@ TEST_CASE("admission: vllm-v1 wants room for the whole prompt, vllm-v1-2026-01 f
     CHECK_FALSE(preset("vllm-v1-2026-01").scheduler_reserve_full_isl);
 }
 
-TEST_CASE("admission: a head that can never start stalls the run, and the report says what it needs") {
-    // 10 usable blocks, 5 of them kept: a prompt of 6 blocks is never admitted, nor is anyone behind it.
+TEST_CASE("admission: whom an empty engine would not start for the watermark is refused, and those behind it run") {
+    // 10 usable blocks, 5 of them kept: a prompt of 6 blocks is never admitted, one of 5 is.
     SimulationOptions options = roomy();
     options.engine.num_gpu_blocks = 11;
     options.engine.watermark = 0.5;
-    in_both_forms(options, {{0, 4, 2}, {1, 24, 1}, {2, 1, 1}}, [](const Outcome& o) {
+    in_both_forms(options, {{0, 4, 2}, {1, 21, 1}, {2, 1, 1}, {3, 20, 1}}, [](const Outcome& o) {
+        CHECK(o.stall_report.empty());
+        CHECK(o.counters.completed == 3);
+        CHECK(o.counters.rejected == 1);
+        CHECK(o.requests[1].finish == FinishReason::rejected);
+        REQUIRE(o.warnings.size() == 1);
+        CHECK(o.warnings[0].find("6 blocks (10 are usable, of which engine.watermark keeps 5 free when a request starts)") !=
+              std::string::npos);
+    });
+    // A first chunk of 5 blocks is let in where only it is asked for.
+    options.engine.scheduler_reserve_full_isl = false;
+    options.engine.max_num_batched_tokens = 20;
+    in_both_forms(options, {{0, 24, 2}}, [](const Outcome& o) { CHECK(o.counters.completed == 1); });
+    options.engine.max_num_batched_tokens = 24;
+    CHECK_THROWS_WITH_AS(run(options, {{0, 24, 2}}), doctest::Contains("engine.watermark keeps 5 free"), UserError);
+    options.engine.long_prefill_token_threshold = 20;
+    CHECK(run(options, {{0, 24, 2}}).counters.completed == 1);
+}
+
+TEST_CASE("admission: the watermark stalls no preset with prompts that are too long for it") {
+    const std::vector<Spec> specs{{0, 9, 3}, {5, 48, 3}, {7, 9, 3}, {700, 30, 3}};
+    for (const char* name : {"vllm-v1", "vllm-v1-2026-01", "vllm-v0", "sglang", "sarathi", "trtllm-no-evict",
+                             "trtllm-max-utilization", "lightllm", "vtc"}) {
+        CAPTURE(name);
+        SimulationOptions options;
+        const bool v0 = std::string(name) == "vllm-v0";
+        options.engine = preset(name, v0 ? ", watermark: 0.4, enable_chunked_prefill: true" : ", watermark: 0.4");
+        const Outcome o = run(options, specs);
+        CAPTURE(o.stall_report);
+        CHECK(o.stall_report.empty());
+        const EngineArgs& e = options.engine;
+        const bool whole = v0 || e.scheduler_reserve_full_isl || e.policy.admission.name == "full-input" ||
+                           e.batching == "no-evict";  // else a first chunk of 8 tokens
+        const bool refused = whole && e.batching != "sglang";
+        CHECK(o.counters.completed == (refused ? 3 : 4));
+        CHECK(o.counters.rejected + o.counters.dropped == (refused ? 1 : 0));
+    }
+    for (const char* name : {"static", "orca-max", "orca-pow2", "orca-oracle"}) {
+        CAPTURE(name);
+        CHECK_THROWS_WITH_AS(preset(name, ", watermark: 0.4"), doctest::Contains("of which engine.watermark keeps"), UserError);
+    }
+}
+
+TEST_CASE("admission: a head that has grown too large to start again stalls the run, and the report says what it needs") {
+    // 10 usable blocks, 5 of them kept from whoever starts: of two that grow alike the second loses its 5 when both want a
+    // sixth, and with 6 it is never admitted again, nor is anyone behind it.
+    SimulationOptions options = roomy();
+    options.engine.num_gpu_blocks = 11;
+    options.engine.watermark = 0.5;
+    in_both_forms(options, {{0, 4, 30}, {0, 4, 30}, {1000, 1, 1}}, [](const Outcome& o) {
         CHECK(o.requests[0].finish == FinishReason::length);
         CHECK(o.requests[1].finish == FinishReason::unfinished);
         CHECK(o.requests[2].finish == FinishReason::unfinished);
         CHECK(o.counters.completed == 1);
-        CHECK(ns(o.end) == 20);
+        CHECK(ns(o.end) == 1000);
         for (const char* part : {"2 requests are left", "0 running, 2 waiting, 10 of 10 KV blocks free", "request 1",
-                                 "has 24 tokens", "needs 6 blocks", "with 5 kept free (watermark)"}) {
+                                 "has 21 tokens", "needs 6 blocks", "with 5 kept free (watermark)", "or a smaller watermark"}) {
             CAPTURE(part);
             CAPTURE(o.stall_report);
             CHECK(o.stall_report.find(part) != std::string::npos);

@@ -109,7 +109,8 @@ TEST_CASE("orders: virtual token counters go by what a tenant was served") {
     for (int i = 0; i < 6; ++i) requests.push_back(of_tenant("b", 1, 1));
     CHECK(started(order, requests) == Ids{1, 3, 4, 5, 6, 7, 2, 8});
     // Twice the share: a's request counts 7.
-    CHECK(started(one_seat("{policy: vtc, weights: {a: 2}}"), requests) == Ids{1, 3, 4, 5, 2, 6, 7, 8});
+    const std::string from_trace = "workload: {arrivals: all_at_once, trace: {path: none.jsonl}}\n";  // tells no tenants
+    CHECK(started(one_seat("{policy: vtc, weights: {a: 2}}") + from_trace, requests) == Ids{1, 3, 4, 5, 2, 6, 7, 8});
     // Only outputs count: a's 4, b's 2 each.
     CHECK(started(one_seat("{policy: vtc, input_weight: 0}"), requests) == Ids{1, 3, 4, 2, 5, 6, 7, 8});
 }
@@ -250,4 +251,56 @@ TEST_CASE("orders: what makes no sense is refused with the reason") {
     CHECK(one_tenant.errors.empty());
     REQUIRE(!one_tenant.warnings.empty());
     CHECK(one_tenant.warnings.front().find("all requests are of one") != std::string::npos);
+}
+
+TEST_CASE("orders: weights name tenants that exist") {
+    const std::string classes =
+        "workload: {requests: 10, arrivals: {process: poisson, rate: 1/s}, prompt_tokens: 5, output_tokens: 5, "
+        "classes: [{name: chat}, {name: batch, tenant: acme}]}\n";
+    const auto errors = [](const std::string& weights, const std::string& workload) {
+        return policy(one_seat("{policy: vtc, weights: " + weights + "}") + workload).errors;
+    };
+    CHECK(errors("{chat: 2, acme: 3}", classes).empty());
+    const auto wrong = errors("{chat: 2, acne: 3}", classes);
+    REQUIRE(wrong.size() == 1);
+    CHECK(wrong.front().find("unknown tenant 'acne'; did you mean 'acme'?") != std::string::npos);
+    CHECK(wrong.front().find("policy.yaml:3:") == 0);
+    // The class is no tenant's name where it has a tenant.
+    const auto by_class = errors("{batch: 3}", classes);
+    REQUIRE(by_class.size() == 1);
+    CHECK(by_class.front().find("unknown tenant 'batch' (one of: acme, chat)") != std::string::npos);
+    const auto none = errors("{a: 3}", "");
+    REQUIRE(none.size() == 1);
+    CHECK(none.front().find("weights name tenant 'a', and no request has one") != std::string::npos);
+}
+
+TEST_CASE("orders: weights of tenants that no row of a trace has are told when the run is over") {
+    const Policy p = policy(one_seat("{policy: vtc, weights: {acme: 2, acne: 3, zz: 4}}") +
+                            "workload: {arrivals: all_at_once, trace: {path: none.jsonl}}\n");
+    for (const std::string& error : p.errors) MESSAGE(error);
+    REQUIRE(p.errors.empty());
+    std::vector<Arrival> requests{of_tenant("acme", 1, 1), of_tenant("b", 1, 1)};
+    const std::vector<std::string> warnings = run_policy(p, requests).outcome.warnings;
+    REQUIRE(warnings.size() == 2);
+    CHECK(std::count(warnings.begin(), warnings.end(),
+                     "engine.scheduling_policy: no request is of tenant 'acne'; did you mean 'acme'?") == 1);
+    CHECK(std::count(warnings.begin(), warnings.end(), "engine.scheduling_policy: no request is of tenant 'zz'") == 1);
+}
+
+TEST_CASE("orders: an mlfq whose requests displace each other before they get anywhere ends with a report that says so") {
+    // A prompt takes five steps; whoever waits is back on the first level after each, and a chunk is more than any quantum.
+    const auto text = [](const std::string& order) {
+        return "engine: {num_gpu_blocks_override: 60, block_size: 16, max_model_len: 800, max_num_seqs: 1,\n"
+               "  max_num_batched_tokens: 64, async_scheduling: false, enable_prefix_caching: false, scheduling_policy: " +
+               order + "}\nstep_time: {model: constant, step: 10ns}\n";
+    };
+    const std::vector<Arrival> requests(4, arrival(0, 300, 5));
+    const Outcome stuck = run_policy(policy(text("{policy: mlfq, quantum: 1, levels: 5, promote: 1ns}")), requests).outcome;
+    CHECK(stuck.counters.completed == 0);
+    CHECK(stuck.counters.preemptions < 2000);
+    CHECK(stuck.stall_report.find("4 requests are left, and they preempt each other") != std::string::npos);
+    CHECK(stuck.stall_report.find("or mlfq a longer quantum and promote") != std::string::npos);
+    const Outcome done = run_policy(policy(text("{policy: mlfq, quantum: 1, levels: 5, promote: 1us}")), requests).outcome;
+    CHECK(done.stall_report.empty());
+    CHECK(done.counters.completed == 4);
 }

@@ -11,6 +11,7 @@
 #include "kvsim/engine/engine.hpp"
 #include "kvsim/engine/policy.hpp"
 #include "kvsim/model/deployment.hpp"
+#include "policy_run.hpp"
 #include "support.hpp"
 
 namespace kvsim {
@@ -162,6 +163,30 @@ TEST_CASE("no-evict: the head waits until all that run, and it, have room to the
     options.engine.sglang.max_new_tokens = 0;
     CHECK(run(options, {{0, 28, 2}, {0, 4, 1}}).counters.rejected == 0);
     CHECK(run(options, {{0, 28, 14}, {0, 4, 1}}).counters.rejected == 1);
+}
+
+TEST_CASE("no-evict: over contiguous ranges only those that nobody outgrows") {
+    const auto engine = [](const std::string& keys) {
+        return test::policy(
+            "engine: {batching: no-evict, num_gpu_blocks_override: 40, block_size: 4, max_model_len: 100, "
+            "max_num_seqs: 8, max_num_batched_tokens: 100, " +
+            keys + "}\nstep_time: {model: constant, step: 10ns}\n");
+    };
+    for (const char* kv : {"contiguous-pow2", "contiguous-exact"}) {
+        const std::string keys = std::string("kv_policy: ") + kv;
+        const auto refused = engine(keys + ", length_predictor: {policy: noisy, sd: 1}");
+        REQUIRE(refused.errors.size() == 1);
+        CHECK(refused.errors.front().find("batching no-evict does not go with ranges of predicted lengths") !=
+              std::string::npos);
+        CHECK(engine(keys).errors.empty());
+    }
+    // A range of 100 of the 160 slots for each: one at a time.
+    const auto longest = engine("kv_policy: contiguous-max, length_predictor: {policy: noisy, sd: 1}");
+    REQUIRE(longest.errors.empty());
+    const Outcome o = test::run_policy(longest, {test::arrival(0, 4, 20), test::arrival(0, 4, 20)}).outcome;
+    CHECK(o.counters.completed == 2);
+    CHECK(o.counters.preemptions == 0);
+    CHECK(o.integrals.blocks_used_peak == 100);
 }
 
 TEST_CASE("max-utilization: room for the step is enough, and the last started is paused") {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -269,6 +270,24 @@ TEST_CASE("summary: load counts the capacity of all replicas") {
     REQUIRE(s.load);
     CHECK(*s.load == doctest::Approx(4 / 1.5 / 4));
     CHECK(s.kv_usage_mean == doctest::Approx(0.125));
+}
+
+TEST_CASE("summary: a load above 1 beside a stable run is explained") {
+    const auto explained = [](double capacity) {
+        RunInfo info = sample_info();
+        info.capacity_req_s = capacity;
+        const Summary s = summarize(info, sample_outcome());
+        REQUIRE(s.verdict == "stable");
+        REQUIRE(s.offered_rate_req_s);
+        CHECK(*s.load == doctest::Approx(*s.offered_rate_req_s / capacity));
+        return std::count_if(s.warnings.begin(), s.warnings.end(), [](const std::string& w) {
+            return w.find("of a stable run") != std::string::npos && w.find("all are offered at once") != std::string::npos;
+        });
+    };
+    const double offered = summarize(sample_info(), sample_outcome()).offered_rate_req_s.value();
+    CHECK(explained(offered / 1.6) == 1);
+    CHECK(explained(offered / 1.04) == 0);
+    CHECK(explained(offered * 2) == 0);
 }
 
 TEST_CASE("summary: verdicts") {

@@ -104,6 +104,21 @@ TEST_CASE("Azure 2024: a zone, timestamps with and without fraction, columns in 
     CHECK(read("GeneratedTokens,ContextTokens,TIMESTAMP\n5,2162,2024-05-10 00:00:00\n").rows.at(0).input_length == 2162);
 }
 
+TEST_CASE("a column tenant is read whatever the CSV format") {
+    for (const char* text : {"arrived_at,Tenant,num_prefill_tokens,num_decode_tokens\n0.0,acme,374,44\n1,,3,4\n",
+                             "Timestamp,Request tokens,Response tokens,TENANT\n0,3,4,acme\n1,3,4,\n",
+                             "tenant,TIMESTAMP,ContextTokens,GeneratedTokens\n\"acme\",2024-05-10 00:00:00,3,4\n"
+                             ",2024-05-10 00:00:01,3,4\n"}) {
+        const Read r = read(text);
+        CAPTURE(r.format);
+        REQUIRE(r.rows.size() == 2);
+        CHECK(r.rows[0].tenant == "acme");
+        CHECK(r.rows[1].tenant.empty());
+    }
+    CHECK(failure("tenant,num_prefill_tokens,num_decode_tokens,tenant\n") ==
+          "t:1:1: error: the header has the column 'tenant' twice");
+}
+
 TEST_CASE("Vidur, with and without arrival times") {
     const Read r = read("arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n4.314579,396.0,109\n");
     CHECK(r.format == "vidur");

@@ -50,7 +50,7 @@ TEST_CASE("a Mooncake row") {
     const auto r = rows(
         R"({"timestamp": 27482, "input_length": 1030, "output_length": 52, "hash_ids": [46, 47, 2366]})"
         "\r\n"
-        R"( { "hash_ids":[0 , 1],"output_length":1,"input_length":513,"timestamp":27482.0000015 , "request_id": "a\u00e9\n", "priority": -3, "class": "chat", "session_id": 12, "n": 1, "think_ms": null } )");
+        R"( { "hash_ids":[0 , 1],"output_length":1,"input_length":513,"timestamp":27482.0000015 , "request_id": "a\u00e9\n", "priority": -3, "class": "chat", "session_id": 12, "tenant": "acme", "n": 1, "think_ms": null } )");
     REQUIRE(r.size() == 2);
     CHECK(at(r[0]) == 27'482'000'000);
     CHECK(r[0].input_length == 1030);
@@ -61,6 +61,8 @@ TEST_CASE("a Mooncake row") {
     CHECK(r[1].priority == -3);
     CHECK(r[1].request_class == "chat");
     CHECK(r[1].session_id == "12");
+    CHECK(r[1].tenant == "acme");
+    CHECK(r[0].tenant.empty());
 }
 
 TEST_CASE("timestamps are exact decimals") {

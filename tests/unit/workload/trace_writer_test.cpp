@@ -32,6 +32,7 @@ TEST_CASE("times read back to the nanosecond, names to the byte") {
         all.back().priority = -3;
         all.back().request_class = std::string("c");
         all.back().session_id = std::string("12");
+        all.back().tenant = std::string("t, \"1\"");
     }
     const auto back = test::drain(*make_replay(open_trace_text("t", write(all, 16), "", {}), {{}, 1, {}, {}}, 1));
     REQUIRE(back.size() == all.size());
@@ -41,6 +42,7 @@ TEST_CASE("times read back to the nanosecond, names to the byte") {
         CHECK(back[i].priority == -3);
         CHECK(back[i].request_class == "c");
         CHECK(back[i].session_id == "12");
+        CHECK(back[i].tenant == "t, \"1\"");
         CHECK(back[i].prompt.empty());
     }
 }
