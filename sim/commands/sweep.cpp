@@ -45,7 +45,8 @@ const Usage& usage() {
         "kvsim sweep SCENARIO.yaml|SWEEP.yaml --vary KEY=V1,V2,... [options]",
         "Runs every point of a grid, under the same requests, and writes DIR/sweep.csv: a column for each varied key, then "
         "those\n"
-        "of summary.csv. A point that fails has its reason in the column `error`; the others run on, and the exit code is 1.",
+        "of summary.csv. Where requests have classes DIR/classes.csv has a row per run and class. A point that fails has its\n"
+        "reason in the column `error`; the others run on, and the exit code is 1.",
         with_gate_options(
             {{"vary", "KEY=V1,V2,...", "one axis of the grid; the first given varies slowest", true},
              {"set", "KEY.PATH=VALUE", "change a key at every point", true},
@@ -83,6 +84,7 @@ std::string label_of(const SweepPlan& plan, std::int64_t row) {
 /// One finished row of sweep.csv and what is said of it.
 struct RowText {
     std::string line;
+    std::string classes;  ///< rows of classes.csv
     std::string remark;
     bool failed = false;
     std::vector<Cell> by_class;  ///< what the assertions ask of classes, which has no column, in their order
@@ -109,6 +111,7 @@ RowText run_row(const SweepPlan& plan, std::int64_t row, std::span<const Asserti
         const Run run = run_seed(p, seed);
         cells = summary_csv_row(run.summary);
         cells.pop_back();
+        out.classes = classes_csv_rows(run.summary, out.line);  // so far the point and its keys
         const Summary& s = run.summary;
         for (const Assertion& assertion : assertions) {
             for (const Assertion::Comparison& c : assertion.comparisons) {
@@ -448,7 +451,7 @@ int sweep_command(const std::vector<std::string>& args) {
         throw_if_stopped();
         const std::int64_t row = todo[i];
         RowText text = run_row(plan, row, assertions);
-        folder.add(row, text.line);
+        folder.add(row, text.line, text.classes);
         progress.done(label_of(plan, row), text);
         if (asks_classes) by_class[index_of(row)] = std::move(text.by_class);
     });

@@ -473,6 +473,7 @@ SweepPlan plan_sweep(const SweepRequest& request) {
     plan.overlays.insert(plan.overlays.end(), request.overlays.begin(), request.overlays.end());
     plan.sets.insert(plan.sets.end(), request.sets.begin(), request.sets.end());
     for (const std::string& vary : request.vary) plan.axes.push_back(axis_of(vary));
+    plan.axes.insert(plan.axes.end(), request.axes.begin(), request.axes.end());
 
     check_clashes(plan);
     std::set<std::string> seen;
