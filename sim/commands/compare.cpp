@@ -359,7 +359,8 @@ Pairs paired(const ResultSet& base, const ResultSet& fresh, const Arguments& giv
 
 struct Figures {
     std::vector<PairedFigure> pairs;
-    std::vector<GateCase> lost;  ///< had a value in BASE, has none in NEW
+    std::vector<GateCase> lost;     ///< had a value in BASE, has none in NEW
+    std::vector<std::string> came;  ///< have a value in NEW and none in BASE
 };
 
 /// The figures of one column at one point. `of`: a row's, if it has one.
@@ -369,14 +370,17 @@ void add_figure(Figures& out, const std::string& point, const Column& column, co
     figure.point = point;
     figure.column = &column;
     std::int64_t lost = 0;
+    bool came = false;
     for (const Pair& pair : pairs) {
         const std::optional<double> base = of(*pair.base);
         const std::optional<double> fresh = of(*pair.fresh);
         if (base && !fresh) ++lost;
+        came = came || (!base && fresh);
         if (!base || !fresh) continue;
         figure.base.push_back(*base);
         figure.fresh.push_back(*fresh);
     }
+    if (came) out.came.push_back(point + " " + std::string(column.name));
     // A hit rate of resumes goes when there are no resumes left: that is no loss.
     if (lost > 0 && column.name != "resume_hit_rate") {
         out.lost.push_back({point, std::string(column.name), GateCase::Status::failed, "has a value in BASE and none in NEW"});
@@ -548,6 +552,7 @@ int compare_command(const std::vector<std::string>& args) {
     if (figures.pairs.empty() && figures.lost.empty() && pairs.broken.empty())
         throw UserError("error: none of the figures has a value in both results");
     for (const std::string& note : pairs.notes) log_warning(note);
+    if (!figures.came.empty()) log_warning("without a value in BASE, not compared: " + some(figures.came));
 
     const std::vector<ComparedFigure> compared = compare(figures.pairs, rules);
     std::vector<GateCase> broken = pairs.broken;

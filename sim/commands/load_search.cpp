@@ -268,13 +268,11 @@ void SeedSearch::narrow(const SearchLimits& limits, double guess, double toleran
             probe(next < *high() ? next : limits.rounded(*high() - 1));
         }
     }
-    double before_last = std::numeric_limits<double>::infinity();  // widths of the bracket
-    double last = before_last;
+    double last = std::numeric_limits<double>::infinity();  // width of the bracket
     while (*high() > *low() * (1 + tolerance) && !(limits.whole && *high() - *low() <= 1)) {
         const double width = std::log(*high() / *low());
-        const double load = next_load(limits, tolerance, width > before_last / 2);
+        const double load = next_load(limits, tolerance, width > last / 2);
         if (load <= *low() || load >= *high()) return;
-        before_last = last;
         last = width;
         probe(load);
     }

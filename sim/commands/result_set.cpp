@@ -39,15 +39,20 @@ std::optional<double> figure(const std::string& place, const Column& column, con
     refuse(place, "verdict: '" + excerpt(text) + "' is none of stable, saturated, overloaded");
 }
 
-/// What a sweep varied stands between its points and the columns of summary.csv.
+/// What a sweep varied: a key's path, or what stands between its points and the columns of summary.csv. Other programs may have
+/// written the columns in another order.
 std::vector<std::string> varied_keys(const CsvTable& table) {
     std::vector<std::string> out;
     const std::vector<std::string>& columns = table.columns();
-    if (columns.front() == "point") {
-        const auto scenario = std::find(columns.begin(), columns.end(), "scenario");
-        for (auto c = columns.begin() + 1; c < scenario; ++c) {
-            if (*c != "runs") out.push_back(*c);
-        }
+    const auto scenario = std::find(columns.begin(), columns.end(), "scenario");
+    const auto is_own = [](std::string_view name) {
+        if (name.ends_with("_ci95")) name.remove_suffix(5);
+        return name == "runs" || name == "error" || name == "class" ||
+               std::any_of(summary_columns().begin(), summary_columns().end(), [&](const Column& c) { return c.name == name; });
+    };
+    for (auto c = columns.begin(); table.has("point") && c != columns.end(); ++c) {
+        const bool between = columns.front() == "point" && c != columns.begin() && c < scenario;
+        if (c->find('.') != std::string::npos || (between && !is_own(*c))) out.push_back(*c);
     }
     if (table.has("class")) out.emplace_back("class");
     return out;
@@ -232,7 +237,8 @@ ResultSet read_results(const fs::path& path, bool with_classes) {
     if (out.rows.empty()) throw UserError("error: " + path.string() + " holds no rows");
     if (versions.size() > 1) {
         std::string list;
-        for (const std::string& version : versions) list += (list.empty() ? "" : ", ") + excerpt(version);
+        for (const std::string& version : versions)
+            list += (list.empty() ? "" : ", ") + (version.empty() ? std::string("(unnamed)") : excerpt(version));
         throw UserError("error: " + path.string() + " mixes the results of kvsim " + list);
     }
     if (!versions.empty()) out.version = *versions.begin();

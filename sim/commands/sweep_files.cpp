@@ -343,11 +343,18 @@ std::int64_t merge_sweeps(const std::vector<fs::path>& folders, const fs::path& 
     const std::string classes = merge.classes();
     std::error_code error;
     fs::create_directories(out, error);
-    if (classes.empty())
-        fs::remove(out / "classes.csv", error);
+    if (error) throw UserError("error: cannot make '" + out.string() + "': " + error.message());
+    AtomicFile rows(out / "sweep.csv");
+    rows.write(text);
+    std::optional<AtomicFile> by_class;
+    if (!classes.empty()) by_class.emplace(out / "classes.csv").write(classes);
+    rows.finish();
+    if (by_class) by_class->finish();
+    if (by_class)
+        by_class->commit();
     else
-        write_whole(out / "classes.csv", classes);
-    write_whole(out / "sweep.csv", text);
+        fs::remove(out / "classes.csv", error);
+    rows.commit();
     return merge.rows();
 }
 

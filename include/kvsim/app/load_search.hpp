@@ -111,6 +111,7 @@ struct SearchSettings {
     LoadBy by = LoadBy::rate;
     std::optional<double> min, max;  ///< unset: 1/1024 and 64 times the first guess
     double tolerance = 0.005;        ///< width of a bracket, relative
+    bool exact = false;              ///< the user has named it
     std::function<void()> on_run;    ///< after each, from any thread
 };
 

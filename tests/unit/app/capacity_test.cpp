@@ -291,7 +291,8 @@ TEST_CASE("capacity: the same files on one thread and on several, a row per run 
 TEST_CASE("capacity: a row meets the SLOs exactly where its figures do, and the bracket lies between two rows") {
     const TemporaryFolder folder;
     folder.write("s.yaml", long_scenario());
-    REQUIRE(run_in(folder, capacity_of({"--slo", "ttft_p90 <= 400ms", "--slo", "e2e_mean <= 900ms", "--seeds", "2", "--quiet"}))
+    REQUIRE(run_in(folder, capacity_of({"--slo", "ttft_p90 <= 400ms", "--slo", "e2e_mean <= 900ms", "--seeds", "2", "--quiet",
+                                        "--tolerance", "0.005"}))
                 .exit == 0);
     const CsvTable table = table_of(folder.path() / "o/capacity.csv");
     for (const CsvTable::Row& row : table.rows()) {
@@ -441,6 +442,32 @@ TEST_CASE("capacity: no limit, no capacity and a jump are told, and the search e
         const Finished lax = run_in(folder, capacity_of({"--slo", "e2e_p50 <= 10min"}));
         CHECK(has(lax.out, "E2E still grows during the run ("));
         CHECK_FALSE(has(run_in(folder, capacity_of({})).out, "still grows"));
+    }
+    SUBCASE("brackets below the spread of the seeds, unless they are asked for") {
+        const auto widest = [&folder](const std::vector<std::string>& more) {
+            std::vector<std::string> args{"--slo", "ttft_p90 <= 400ms", "--seeds", "4"};
+            args.insert(args.end(), more.begin(), more.end());
+            const Found found = search(folder, args);
+            const CsvTable table = table_of(folder.path() / "o/capacity.csv");
+            double most = 0;
+            for (const char* seed : {"1", "2", "3", "4"}) {
+                double low = 0;
+                double high = 1e9;
+                for (const CsvTable::Row& row : table.rows()) {
+                    if (table.text(row, "seed") == seed && *table.number(row, "meets") == 0)
+                        high = std::min(high, *table.number(row, "rate"));
+                }
+                for (const CsvTable::Row& row : table.rows()) {
+                    const double rate = *table.number(row, "rate");
+                    if (table.text(row, "seed") == seed && rate < high) low = std::max(low, rate);
+                }
+                most = std::max(most, high / low - 1);
+            }
+            CHECK(most <= std::max(0.0051, 0.1 * (found.high - found.low) / found.value));
+            return most;
+        };
+        CHECK(widest({"--tolerance", "0.1%"}) <= 0.00101);
+        CHECK(widest({}) <= 0.0201);
     }
     SUBCASE("the limits given") {
         const Finished run =

@@ -322,7 +322,28 @@ TEST_CASE("compare: a value that is gone fails, one that came does not") {
     const Finished gone = compare(folder, with, without);
     CHECK(gone.exit == 1);
     CHECK(contains(gone.out, "none in NEW"));
-    CHECK(compare(folder, without, with).exit == 0);
+    const Finished came = compare(folder, without, with);
+    CHECK(came.exit == 0);
+    CHECK(contains(came.err, "without a value in BASE, not compared: a ttft_p99_ms"));
+}
+
+TEST_CASE("compare: files that other programs wrote again") {
+    const TemporaryFolder folder;
+    const std::string header = "point,engine.max_num_seqs,scenario,scenario_hash,kvsim_version,seed,ttft_p99_ms,error\n";
+    const std::string base = header + "0,8,\"a, b\",1,1,1,100,\n1,16,\"a, b\",1,1,1,200,\n";
+    // Another order of columns and rows, a byte order mark, CRLF, blank lines, no last line end.
+    const std::string moved =
+        "\xEF\xBB\xBF"
+        "error,ttft_p99_ms,seed,kvsim_version,scenario_hash,scenario,engine.max_num_seqs,point\r\n\r\n"
+        ",200,1,1,1,\"a, b\",16,1\r\n,100,1,1,1,\"a, b\",8,0";
+    const Finished same = compare(folder, base, moved, {"--tolerance", "0"});
+    CAPTURE(same.err);
+    CHECK(same.exit == 0);
+    CHECK(contains(same.out, "2 points, 2 comparisons"));
+    CHECK(same.err.empty());
+    CHECK(compare(folder, moved, header + "0,8,\"a, b\",1,1,1,100,\n1,16,\"a, b\",1,1,1,250,\n").exit == 1);
+    CHECK(contains(compare(folder, base, header + "0,8,a,1,1,1,100,\n1,16,a,1,,1,200,\n").err,
+                   "new.csv mixes the results of kvsim (unnamed), 1"));
 }
 
 TEST_CASE("compare: points that failed") {

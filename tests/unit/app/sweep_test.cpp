@@ -340,6 +340,7 @@ TEST_CASE("sweep: bad input costs nothing and leaves nothing") {
     refused({"sweep", "s.yaml", vary, "engine.max_num_seqs"}, "must be key.path=v1,v2");
     refused({"sweep", "s.yaml", vary, "seed=1,2"}, "--repeat");
     refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=1", vary, "engine.max_num_seqs=2"}, "varies twice");
+    refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=1,2,1"}, "engine.max_num_seqs=1 stands twice");
     refused({"sweep", "none.yaml", vary, "engine.max_num_seqs=1"}, "none.yaml");
     std::string many = "1";
     for (int i = 2; i <= 400; ++i) many.append(",").append(std::to_string(i));
@@ -355,6 +356,9 @@ TEST_CASE("sweep: bad input costs nothing and leaves nothing") {
     file("scenario: s.yaml\nvary: {engine.max_num_seqs: [1]}\n", "a sweep file needs `base`");
     file("base: s.yaml\nvery: {engine.max_num_seqs: [1]}\n", "sweep.yaml:2:1: error: unknown key 'very'; did you mean 'vary'?");
     file("base: s.yaml\nvary: {engine.max_num_seqs: []}\n", "at least one entry");
+    file("base: s.yaml\nvary: {}\n", "nothing varies");
+    file("base: s.yaml\nzip: [{engine.max_num_seqs: [1, 2, 1], engine.block_size: [16, 16, 16]}]\n",
+         "engine.max_num_seqs=1 engine.block_size=16 stands twice");
     file("base: s.yaml\nzip: [{engine.max_num_seqs: [1, 2], engine.block_size: [16]}]\n", "need as many");
     file("base: s.yaml\nvary: {engine.max_num_seqs: [1]}\nexclude: [{engine.max_num_seqs: 1}]\n", "every point");
     file("base: s.yaml\nvary: {engine.max_num_seqs: [1]}\nexclude: [{engine.max_num_seqs: 2}]\n", "never is 2");

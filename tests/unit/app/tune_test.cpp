@@ -381,6 +381,24 @@ TEST_CASE("tune: no command line for a policy that neither vLLM nor SGLang has")
     CHECK(has(tuned("engine.scheduling_policy=priority", "table"), "--scheduling-policy priority"));
 }
 
+TEST_CASE("tune: an interrupted search leaves nothing") {
+    for (const int signal : {2, 15}) {
+        const TemporaryFolder folder;
+        std::string text = scenario();
+        text.replace(text.find("requests: 800"), 13, "requests: 200000");
+        folder.write("s.yaml", text);
+        Launch launch;
+        launch.folder = folder.path();
+        launch.signal = signal;
+        int polls = 0;
+        launch.interrupt_when = [&] { return fs::exists(folder.path() / "t") && ++polls > 50; };
+        const Finished run = run_program(command({"tune", "s.yaml", "--out", "t"}, {}), launch);
+        CHECK(run.exit == 128 + signal);
+        CHECK(run.out.empty());
+        CHECK_FALSE(fs::exists(folder.path() / "t"));
+    }
+}
+
 TEST_CASE("tune: what cannot be recommended") {
     const TemporaryFolder folder;
     folder.write("s.yaml", scenario());
