@@ -311,25 +311,29 @@ TEST_CASE("tune: without lists a batch beyond them is found, and hopeless candid
 TEST_CASE("tune: without lists the policies of the engine that the scenario names") {
     const TemporaryFolder folder;
     folder.write("s.yaml", scenario());
-    for (const auto& [preset, orders, count] :
-         {std::tuple{"vllm-v0", "fcfs priority", 2}, std::tuple{"sglang", "fcfs lpm dfs-weight lof", 4},
-          std::tuple{"orca-max", "fcfs priority", 2}}) {
-        CAPTURE(preset);
+    struct Case {
+        std::string preset;
+        std::string orders;
+        std::size_t count;
+    };
+    for (const Case& c :
+         {Case{"vllm-v0", "fcfs priority", 2}, {"sglang", "fcfs lpm dfs-weight lof", 4}, {"orca-max", "fcfs priority", 2}}) {
+        CAPTURE(c.preset);
         const Finished run = run_in(
-            folder, command({"tune", "s.yaml", "--out", preset, "--seeds", "1", "--tolerance", "10%", "--hold",
-                             "max_num_batched_tokens,max_num_seqs", "--set", std::string("engine.preset=").append(preset)},
+            folder, command({"tune", "s.yaml", "--out", c.preset, "--seeds", "1", "--tolerance", "10%", "--hold",
+                             "max_num_batched_tokens,max_num_seqs", "--set", std::string("engine.preset=").append(c.preset)},
                             {}));
         CAPTURE(run.err);
         REQUIRE(run.exit <= 1);
-        const CsvTable table = table_of(fs::path(folder.path() / preset) / "tune.csv");
+        const CsvTable table = table_of(fs::path(folder.path() / c.preset) / "tune.csv");
         std::vector<std::string> seen;
         for (const CsvTable::Row& row : table.rows()) {
             const std::string order = table.text(row, "scheduling_policy");
             if (table.text(row, "stage") != "2" || order.empty()) continue;
-            CHECK(has(orders, order));
+            CHECK(has(c.orders, order));
             if (std::find(seen.begin(), seen.end(), order) == seen.end()) seen.push_back(order);
         }
-        CHECK(static_cast<int>(seen.size()) == count);
+        CHECK(seen.size() == c.count);
     }
 }
 
