@@ -35,7 +35,7 @@ constexpr double coarse_tolerance = 0.04;
 /// Without lists a candidate that fails at this share of the best capacity so far, under the same seed, is not looked at
 /// further.
 constexpr double hopeless_share = 0.95;
-constexpr int most_refinements = 3;
+constexpr int most_refinements = 5;
 
 struct Argument {
     std::string_view option;
