@@ -58,13 +58,11 @@ const Usage& usage() {
                 "Searches the engine arguments with the highest rate (or concurrency) per GPU that meets every SLO, by "
                 "successive halving\n"
                 "over seeds. Without any list in turn: max_num_seqs x max_num_batched_tokens; scheduling_policy x chunked "
-                "prefill; \n"
-                "gpu_memory_utilization x block_size x tensor_parallel_size; the first two once more around the best; and "
-                "long_prefill_token_threshold. "
-                "What --set\n"
-                "or --hold names stays as it is. Prints the tables, auto_tune.sh's last line and the engine's command line; "
-                "writes\n"
-                "DIR/tune.csv. Exit code 1: no candidate meets the SLOs.",
+                "prefill;\n"
+                "gpu_memory_utilization x block_size x tensor_parallel_size; the first two once more around the best; and\n"
+                "long_prefill_token_threshold. What --set or --hold names stays as it is. Prints the tables, auto_tune.sh's "
+                "last\n"
+                "line and the engine's command line; writes DIR/tune.csv. Exit code 1: no candidate meets the SLOs.",
                 load_options(),
                 "a scenario file",
                 1,
