@@ -31,6 +31,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t seeds_by_default = 5;
 constexpr double coarse_tolerance = 0.05;
+/// Where the user names no tolerance brackets need not be narrower than this share of the interval over the seeds.
+constexpr double share_of_interval = 0.1;
+constexpr double first_tolerance = 0.02;
 
 const Usage& usage() {
     static const Usage table = [] {
@@ -402,10 +405,10 @@ std::vector<std::string> warnings(const Result& r) {
                         lost, all));
     const auto growing = std::count_if(c.at_limit.begin(), c.at_limit.end(),
                                        [](const Summary& s) { return s.drift && s.drift->drifting && s.drift->change > 0; });
-    if (growing * 2 >= static_cast<std::ptrdiff_t>(c.at_limit.size()))
+    // At the limit of stability alone they grow whatever its length.
+    if (growing * 2 >= static_cast<std::ptrdiff_t>(c.at_limit.size()) && !r.search->targets().slos.empty())
         out.push_back(
-            fmt::format("at the limit E2E still grows during the run ({} of {} seeds), so a longer run breaks earlier: make "
-                        "it longer, or bound the load too ('load <= 1')",
+            fmt::format("at the limit E2E still grows during the run ({} of {} seeds), so a longer run breaks the SLOs earlier",
                         growing, c.at_limit.size()));
     for (const std::string& warning : c.at_limit.front().warnings) {
         // That latencies near saturation are unsteady is what is searched for.
@@ -512,7 +515,15 @@ Result search_point(const SweepPlan& plan, std::int64_t point, const SearchSetti
         r.search = std::make_unique<PointSearch>(plan, point, settings);
         r.search->search(1, std::max(coarse_tolerance, settings.tolerance), 1);
         r.search->spread(threads);
-        r.search->search(plan.seeds.size(), settings.tolerance, threads);
+        double tolerance = settings.tolerance;
+        if (!settings.exact && plan.seeds.size() > 1) {
+            r.search->search(plan.seeds.size(), first_tolerance, threads);
+            const Capacity rough = r.search->capacity();
+            if (rough.outcome == Capacity::Outcome::found && rough.value > 0)
+                tolerance =
+                    std::clamp(share_of_interval * (rough.high - rough.low) / 2 / rough.value, tolerance, first_tolerance);
+        }
+        r.search->search(plan.seeds.size(), tolerance, threads);
         r.capacity = r.search->capacity();
     } catch (const UserError& e) {
         r.full_error = e.what();

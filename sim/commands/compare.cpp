@@ -6,7 +6,9 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <deque>
 #include <map>
+#include <set>
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/gate_output.hpp"
@@ -36,13 +38,14 @@ const Usage& usage() {
         "several seeds, significantly so. BASE and NEW: sweep.csv, replications.csv, summary.csv, summary.json or their "
         "folders.",
         with_gate_options(
-            {{"metrics", "M1,M2,...", "what is compared: columns, ttft_*, or all (a usual choice of 16)"},
+            {{"metrics", "M1,M2,...",
+              "what is compared: columns, ttft_*, all, class(NAME).ttft_p99, class(*).ttft_* (a usual choice of 16)"},
              {"tolerance", "[METRIC=]T", "5%, 2ms, 1pp or both as 5%,2ms; without METRIC for all (5%; shares 1pp)", true},
              {"tolerances", "FILE.yaml", "the same as a map; --tolerance goes before it"},
              {"two-sided", "", "a change for the better beyond the tolerance fails too"},
              {"correction", "METHOD", "of the p-values for their number: fdr, holm or none (fdr)"},
              {"fail-unclear", "", "what is beyond its tolerance but not significant fails too"},
-             {"allow-missing", "", "points of BASE that NEW lacks are no error"},
+             {"allow-missing", "", "points and seeds of BASE that NEW lacks are no error"},
              {"strict", "", "other versions of kvsim or of the scenario are errors, not warnings"},
              {"all", "", "also print what is within its tolerance"},
              {"format", "FORMAT", "what is printed: table, markdown or csv (table)"},
@@ -61,9 +64,17 @@ void set_tolerance(ComparisonRules& rules, std::string_view metric, std::string_
         rules.common = parse_default_tolerance(text);
         return;
     }
+    if (const std::optional<ClassMetric> of_class = class_metric(name)) {
+        for (const ClassColumn* column : of_class->columns) {
+            const Column plain{column->name, column->unit, nullptr};
+            const bool bare = column->unit == Unit::count || column->unit == Unit::tokens || name.ends_with(column->name);
+            rules.own[class_figure(of_class->name, *column)] = parse_tolerance(text, plain, bare);
+        }
+        return;
+    }
     for (const Column* column : columns_named(name)) {
         const bool bare = column->name == name || column->unit == Unit::count || column->unit == Unit::tokens;
-        rules.own[column->name] = parse_tolerance(text, *column, bare);
+        rules.own[std::string(column->name)] = parse_tolerance(text, *column, bare);
     }
 }
 
@@ -93,7 +104,7 @@ ComparisonRules rules_of(const Arguments& given) {
     ComparisonRules rules;
     if (const auto path = given.text("tolerances")) read_tolerances(*path, rules);
     for (const std::string& text : given.all("tolerance")) {
-        const std::size_t equals = text.find('=');
+        const std::size_t equals = text.rfind('=');  // a class's name may have one
         try {
             if (equals == std::string::npos)
                 set_tolerance(rules, "", text);
@@ -108,11 +119,44 @@ ComparisonRules rules_of(const Arguments& given) {
     return rules;
 }
 
-std::vector<const Column*> metrics_of(const Arguments& given) {
-    std::vector<const Column*> out;
+/// What is compared, in the order named.
+struct Metrics {
+    std::vector<const Column*> columns;
+    std::vector<ClassMetric> classes;
+};
+
+/// At commas outside parentheses and quotes.
+std::vector<std::string_view> split_metrics(std::string_view text) {
+    std::vector<std::string_view> out;
+    int depth = 0;
+    char quote = 0;
+    std::size_t begin = 0;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        const char c = text[i];
+        if (quote != 0) {
+            if (c == quote) quote = 0;
+        } else if (depth > 0 && (c == '"' || c == '\'')) {
+            quote = c;
+        } else if (c == '(' || c == ')') {
+            depth += c == '(' ? 1 : -1;
+        } else if (c == ',' && depth <= 0) {
+            out.push_back(text.substr(begin, i - begin));
+            begin = i + 1;
+        }
+    }
+    out.push_back(text.substr(begin));
+    return out;
+}
+
+Metrics metrics_of(const Arguments& given) {
+    Metrics out;
     const auto add = [&](std::string_view name) {
+        if (std::optional<ClassMetric> metric = class_metric(name)) {
+            out.classes.push_back(std::move(*metric));
+            return;
+        }
         for (const Column* column : columns_named(name)) {
-            if (std::find(out.begin(), out.end(), column) == out.end()) out.push_back(column);
+            if (std::find(out.columns.begin(), out.columns.end(), column) == out.columns.end()) out.columns.push_back(column);
         }
     };
     const std::optional<std::string> named = given.text("metrics");
@@ -120,15 +164,54 @@ std::vector<const Column*> metrics_of(const Arguments& given) {
         for (const std::string_view name : usual_metrics()) add(name);
         return out;
     }
-    std::string_view left = *named;
-    while (true) {
-        const std::size_t comma = left.find(',');
-        try {
-            add(left.substr(0, comma));
-        } catch (const UserError& e) { throw UserError("error: --metrics: " + std::string(e.what())); }
-        if (comma == std::string_view::npos) return out;
-        left.remove_prefix(comma + 1);
+    try {
+        for (const std::string_view name : split_metrics(*named)) add(name);
+    } catch (const UserError& e) { throw UserError("error: --metrics: " + std::string(e.what())); }
+    return out;
+}
+
+/// A figure of a class, under a name of its own.
+struct ClassFigure {
+    std::string of_class;
+    std::string name;
+    Column column;  ///< refers to `name`
+};
+
+/// The classes asked for that BASE has. Throws UserError for one that it has not.
+std::deque<ClassFigure> class_figures(const std::vector<ClassMetric>& metrics, const ResultSet& base) {
+    std::set<std::string> known;
+    for (const ResultRow& row : base.rows) {
+        for (const auto& [name, figures] : row.classes) known.insert(name);
     }
+    const std::vector<std::string_view> names(known.begin(), known.end());
+    std::deque<ClassFigure> out;
+    std::set<std::string> seen;
+    for (const ClassMetric& metric : metrics) {
+        if (known.empty())
+            throw UserError("error: --metrics: " + base.name + " has no figures by class (no classes.csv beside it)");
+        if (!metric.every() && !known.contains(metric.name)) {
+            std::string why = "error: --metrics: " + base.name + " has no class '" + excerpt(metric.name) + "'";
+            const std::string_view near = nearest(metric.name, names);
+            if (!near.empty()) {
+                why += "; did you mean '" + excerpt(near) + "'?";
+            } else {
+                why += " (one of: ";
+                for (const std::string_view& name : names) why += (&name == names.data() ? "" : ", ") + excerpt(name);
+                why += ")";
+            }
+            throw UserError(why);
+        }
+        for (const std::string& name : known) {
+            if (!metric.every() && name != metric.name) continue;
+            for (const ClassColumn* column : metric.columns) {
+                std::string figure = class_figure(name, *column);
+                if (!seen.insert(figure).second) continue;
+                ClassFigure& added = out.emplace_back(ClassFigure{name, std::move(figure), {}});
+                added.column = {added.name, column->unit, nullptr};
+            }
+        }
+    }
+    return out;
 }
 
 // ---- pairs
@@ -253,6 +336,8 @@ Pairs paired(const ResultSet& base, const ResultSet& fresh, const Arguments& giv
                                 " is in both: run NEW under BASE's seeds, so that both see the same requests");
         }
     }
+    // A point with fewer seeds, too: its mean would be of other requests than the baseline's.
+    missing.insert(missing.end(), other_seeds.begin(), other_seeds.end());
     if (!missing.empty()) {
         const std::string what =
             std::to_string(missing.size()) + " of the baseline's runs are missing in " + fresh.name + ": " + some(missing);
@@ -263,7 +348,6 @@ Pairs paired(const ResultSet& base, const ResultSet& fresh, const Arguments& giv
     for (const ResultRow& row : fresh.rows) {
         if (!used.contains(&row)) extra.push_back(named(row));
     }
-    if (!other_seeds.empty()) out.notes.push_back("without a partner of the same seed in NEW: " + some(other_seeds));
     if (!extra.empty()) out.notes.push_back("only in NEW, not compared: " + some(extra));
     if (!both_failed.empty()) out.notes.push_back("failed in both, not compared: " + some(both_failed));
     if (!repaired.empty()) out.notes.push_back("failed in BASE only, not compared: " + some(repaired));
@@ -275,34 +359,52 @@ Pairs paired(const ResultSet& base, const ResultSet& fresh, const Arguments& giv
 
 struct Figures {
     std::vector<PairedFigure> pairs;
-    std::vector<GateCase> lost;  ///< had a value in BASE, has none in NEW
+    std::vector<GateCase> lost;     ///< had a value in BASE, has none in NEW
+    std::vector<std::string> came;  ///< have a value in NEW and none in BASE
 };
 
-Figures figures_of(const Pairs& pairs, const std::vector<const Column*>& metrics) {
+/// The figures of one column at one point. `of`: a row's, if it has one.
+template <class Of>
+void add_figure(Figures& out, const std::string& point, const Column& column, const std::vector<Pair>& pairs, Of of) {
+    PairedFigure figure;
+    figure.point = point;
+    figure.column = &column;
+    std::int64_t lost = 0;
+    bool came = false;
+    for (const Pair& pair : pairs) {
+        const std::optional<double> base = of(*pair.base);
+        const std::optional<double> fresh = of(*pair.fresh);
+        if (base && !fresh) ++lost;
+        came = came || (!base && fresh);
+        if (!base || !fresh) continue;
+        figure.base.push_back(*base);
+        figure.fresh.push_back(*fresh);
+    }
+    if (came) out.came.push_back(point + " " + std::string(column.name));
+    // A hit rate of resumes goes when there are no resumes left: that is no loss.
+    if (lost > 0 && column.name != "resume_hit_rate") {
+        out.lost.push_back({point, std::string(column.name), GateCase::Status::failed, "has a value in BASE and none in NEW"});
+    } else if (!figure.base.empty()) {
+        out.pairs.push_back(std::move(figure));
+    }
+}
+
+Figures figures_of(const Pairs& pairs, const std::vector<const Column*>& columns, const std::deque<ClassFigure>& classes) {
     Figures out;
+    const auto value = [](const std::map<std::string_view, double>& figures, std::string_view column) {
+        const auto at = figures.find(column);
+        return at == figures.end() ? std::nullopt : std::optional(at->second);
+    };
     for (const std::string& point : pairs.order) {
-        for (const Column* column : metrics) {
-            PairedFigure figure;
-            figure.point = point;
-            figure.column = column;
-            std::int64_t lost = 0;
-            for (const Pair& pair : pairs.points.at(point)) {
-                const auto base = pair.base->figures.find(column->name);
-                const auto fresh = pair.fresh->figures.find(column->name);
-                const bool has_base = base != pair.base->figures.end();
-                const bool has_fresh = fresh != pair.fresh->figures.end();
-                if (has_base && !has_fresh) ++lost;
-                if (!has_base || !has_fresh) continue;
-                figure.base.push_back(base->second);
-                figure.fresh.push_back(fresh->second);
-            }
-            // A hit rate of resumes goes when there are no resumes left: that is no loss.
-            if (lost > 0 && column->name != "resume_hit_rate") {
-                out.lost.push_back(
-                    {point, std::string(column->name), GateCase::Status::failed, "has a value in BASE and none in NEW"});
-                continue;
-            }
-            if (!figure.base.empty()) out.pairs.push_back(std::move(figure));
+        const std::vector<Pair>& rows = pairs.points.at(point);
+        for (const Column* column : columns)
+            add_figure(out, point, *column, rows, [&](const ResultRow& row) { return value(row.figures, column->name); });
+        for (const ClassFigure& figure : classes) {
+            const std::string_view column = std::string_view(figure.name).substr(figure.name.rfind(").") + 2);
+            add_figure(out, point, figure.column, rows, [&](const ResultRow& row) -> std::optional<double> {
+                const auto of_class = row.classes.find(figure.of_class);
+                return of_class == row.classes.end() ? std::nullopt : value(of_class->second, column);
+            });
         }
     }
     return out;
@@ -439,15 +541,18 @@ int compare_command(const std::vector<std::string>& args) {
     const bool quiet = given->has("quiet");
     const std::string format = given->choice("format", formats);
     const ComparisonRules rules = rules_of(*given);
-    const std::vector<const Column*> metrics = metrics_of(*given);
+    const Metrics metrics = metrics_of(*given);
     const GateOutput output(*given);
-    const ResultSet base = read_results(given->positional[0]);
-    const ResultSet fresh = read_results(given->positional[1]);
+    const bool by_class = !metrics.classes.empty();
+    const ResultSet base = read_results(given->positional[0], by_class);
+    const ResultSet fresh = read_results(given->positional[1], by_class);
+    const std::deque<ClassFigure> classes = class_figures(metrics.classes, base);
     const Pairs pairs = paired(base, fresh, *given);
-    const Figures figures = figures_of(pairs, metrics);
+    const Figures figures = figures_of(pairs, metrics.columns, classes);
     if (figures.pairs.empty() && figures.lost.empty() && pairs.broken.empty())
         throw UserError("error: none of the figures has a value in both results");
     for (const std::string& note : pairs.notes) log_warning(note);
+    if (!figures.came.empty()) log_warning("without a value in BASE, not compared: " + some(figures.came));
 
     const std::vector<ComparedFigure> compared = compare(figures.pairs, rules);
     std::vector<GateCase> broken = pairs.broken;

@@ -29,7 +29,7 @@ std::vector<Option> load_options() {
         {"by", "LOAD", "what is raised: rate or concurrency (rate)"},
         {"min", "LOAD", "the lowest load that is of interest (1/1024 of the first guess)"},
         {"max", "LOAD", "the highest (64 times the first guess)"},
-        {"tolerance", "SHARE", "width of a seed's bracket, relative (0.005)"},
+        {"tolerance", "SHARE", "width of a seed's bracket, relative (0.005; capacity: at most 0.02 where seeds differ more)"},
         {"vary", "KEY=V1,V2,...", "one axis of a grid of points", true},
         {"set", "KEY.PATH=VALUE", "change a key at every point", true},
         {"overlay", "FILE.yaml", "lay this file's keys over the scenario at every point", true},
@@ -80,6 +80,7 @@ LoadRequest read_load_options(const Arguments& given, std::string_view command, 
     if (search.by == LoadBy::concurrency && search.max && *search.max < 2)
         throw UserError("error: --max must be at least 2 with --by concurrency");
     search.tolerance = number("tolerance").value_or(search.tolerance);
+    search.exact = given.has("tolerance");
     if (search.tolerance < 1e-6 || search.tolerance > 0.5)
         throw UserError("error: --tolerance must be between 0.000001 and 0.5, not " + *given.text("tolerance"));
     out.gpu_hour_usd = number("gpu-hour-cost");

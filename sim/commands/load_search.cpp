@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 
-#include "kvsim/app/experiment.hpp"
 #include "kvsim/app/gate_output.hpp"
 #include "kvsim/app/process.hpp"
 #include "kvsim/base/check.hpp"
@@ -23,6 +22,12 @@ using config::Value;
 /// Of what is served when work never runs out: most limits on latency break a little below it.
 constexpr double first_share = 0.8;
 constexpr double widest_growth = 4;
+/// Below it too few are served while others wait to tell a rate.
+constexpr double waiting_share = 0.5;
+/// What a share is at least taken to lack, so that it has a logarithm.
+constexpr double least_share = 1e-4;
+/// How far a probe stands from where the limit is believed to be, in widths of the bracket that is asked for.
+constexpr double aside = 0.4;
 
 std::string process_of(const Value& arrivals) {
     if (arrivals.is_scalar()) return arrivals.scalar;
@@ -108,6 +113,44 @@ std::string figure(double value) {
     return fmt::format("{:.5g}", value);
 }
 
+/// Of an upper or a lower limit on one figure, by how much that is beyond it: the logarithm of a factor.
+std::optional<double> excess_of(const Assertion& slo, const Summary& summary) {
+    if (slo.program.size() != 1) return std::nullopt;
+    const Assertion::Comparison& c = slo.comparisons.front();
+    const auto* const limit = std::get_if<double>(&c.limit);
+    const Cell cell = c.of(summary);
+    double value = 0;
+    if (const auto* whole = std::get_if<std::int64_t>(&cell)) {
+        value = static_cast<double>(*whole);
+    } else if (const auto* real = std::get_if<double>(&cell)) {
+        value = *real;
+    } else {
+        return std::nullopt;
+    }
+    if (limit == nullptr) return std::nullopt;
+    // Near saturation times grow by factors, and so do the requests that miss what a share of them must meet.
+    double beyond = 0;
+    if (c.unit() == Unit::share && *limit < 1) {
+        beyond = std::log((1 - *limit + least_share) / (std::max(1 - value, 0.0) + least_share));
+    } else if (value > 0 && *limit > 0) {
+        beyond = std::log(value / *limit);
+    } else {
+        return std::nullopt;
+    }
+    switch (c.op) {
+        case Assertion::Op::less:
+        case Assertion::Op::less_equal:
+            return beyond;
+        case Assertion::Op::greater:
+        case Assertion::Op::greater_equal:
+            return -beyond;
+        case Assertion::Op::equal:
+        case Assertion::Op::not_equal:
+            break;
+    }
+    return std::nullopt;
+}
+
 }  // namespace
 
 std::string LoadKnob::assign(double value) const {
@@ -118,12 +161,38 @@ LoadKnob load_knob(const Prepared& p, LoadBy by) {
     return by == LoadBy::rate ? by_rate(p) : by_concurrency(p);
 }
 
-std::vector<std::size_t> Targets::broken(const Summary& summary) const {
-    std::vector<std::size_t> out;
+std::optional<double> arrivals_per_served(const Run& run) {
+    const Summary& s = run.summary;
+    const Integrals& of = run.outcome.integrals;
+    double replica_time = 0;
+    for (const SimDuration d : of.bound) replica_time += to_seconds(d);
+    const double waiting = to_seconds(of.any_waiting);
+    if (!s.load || !s.offered_rate_req_s || waiting <= waiting_share * replica_time || of.finished_while_waiting == 0)
+        return std::nullopt;
+    const double served = static_cast<double>(of.finished_while_waiting) / waiting * static_cast<double>(run.outcome.replicas);
+    return *s.offered_rate_req_s / served;
+}
+
+Probe Targets::judge(const Run& run) const {
+    Probe out;
+    out.summary = run.summary;
+    double worst = -std::numeric_limits<double>::infinity();
+    bool comparable = true;
     for (std::size_t i = 0; i < slos.size(); ++i) {
-        if (!evaluate(slos[i], summary).passed) out.push_back(i);
+        if (!evaluate(slos[i], out.summary).passed) out.broken.push_back(i);
+        const std::optional<double> excess = excess_of(slos[i], out.summary);
+        comparable = comparable && excess;
+        worst = std::max(worst, excess.value_or(0));
     }
-    if (stable && summary.verdict == "overloaded") out.push_back(slos.size());
+    if (stable) {
+        const std::optional<double> ratio = arrivals_per_served(run);
+        const bool grows = ratio && *ratio > 1;
+        if (grows || out.summary.verdict == "overloaded") out.broken.push_back(slos.size());
+        comparable = comparable && (ratio || out.summary.verdict != "overloaded");
+        if (ratio) worst = std::max(worst, std::log(*ratio));
+    }
+    out.meets = out.broken.empty();
+    if (comparable && std::isfinite(worst) && (worst <= 0) == out.meets) out.excess = worst;
     return out;
 }
 
@@ -199,11 +268,33 @@ void SeedSearch::narrow(const SearchLimits& limits, double guess, double toleran
             probe(next < *high() ? next : limits.rounded(*high() - 1));
         }
     }
+    double last = std::numeric_limits<double>::infinity();  // width of the bracket
     while (*high() > *low() * (1 + tolerance) && !(limits.whole && *high() - *low() <= 1)) {
-        const double middle = limits.rounded(limits.whole ? std::floor((*low() + *high()) / 2) : std::sqrt(*low() * *high()));
-        if (middle <= *low() || middle >= *high()) return;
-        probe(middle);
+        const double width = std::log(*high() / *low());
+        const double load = next_load(limits, tolerance, width > last / 2);
+        if (load <= *low() || load >= *high()) return;
+        last = width;
+        probe(load);
     }
+}
+
+double SeedSearch::next_load(const SearchLimits& limits, double tolerance, bool halve) const {
+    const double below = *low();
+    const double above = *high();
+    const std::optional<double> missing = probes_.at(below).excess;
+    const std::optional<double> excess = probes_.at(above).excess;
+    const double width = std::log(above / below);
+    const double asked = std::log1p(tolerance);
+    double at = width / 2;
+    if (!halve && missing && excess && width > 2 * asked) {
+        const double limit = width * -*missing / (*excess - *missing);
+        // On the far side of it, so that the larger part of the bracket goes; then on the near side, which ends the search.
+        at = limit + (limit < width / 2 ? aside : -aside) * asked;
+        at = std::clamp(at, aside * asked, width - aside * asked);
+    }
+    const double load = below * std::exp(at);
+    if (!limits.whole) return limits.rounded(load);
+    return std::clamp(std::floor(load), below + 1, above - 1);
 }
 
 PointSearch::PointSearch(const SweepPlan& plan, std::int64_t point, const SearchSettings& settings)
@@ -245,14 +336,11 @@ Probe PointSearch::measure(std::size_t seed, double load) {
     diagnostics.throw_if_errors();
     RunOptions options;
     options.capacity = saturated_[seed];
-    Probe out;
-    out.summary = run_seed(p, number, options).summary;
+    Probe out = targets_.judge(run_seed(p, number, options));
     // Only its rows say which classes a trace has, and a duration may end before all have come.
     if (seed == 0 && seeds_.front().probes().empty() && !base_.scenario.workload.duration)
         check_classes(targets_.slos, p, {&out.summary, 1});
     if (same_requests_) saturated_[seed] = out.summary.capacity_req_s;
-    out.broken = targets_.broken(out.summary);
-    out.meets = out.broken.empty();
     if (settings_.on_run) settings_.on_run();
     return out;
 }
@@ -274,6 +362,14 @@ void PointSearch::set_limits(double guess) {
     if (knob_.whole) limits_.min = std::max(limits_.min, 1.0);
     if (limits_.max <= limits_.min && knob_.whole) limits_.max = limits_.min + 1;
     limits_.digits = std::clamp(static_cast<int>(std::ceil(-std::log10(settings_.tolerance))) + 2, 5, 15);
+}
+
+bool PointSearch::reaches(double load) {
+    if (seeds_.front().probes().empty()) {
+        set_limits(load);
+        guess_ = limits_.rounded(load);
+    }
+    return seeds_.front().probe(limits_.rounded(load)).meets;
 }
 
 void PointSearch::search(std::size_t seeds, double tolerance, std::size_t threads) {
@@ -315,10 +411,11 @@ void PointSearch::spread(std::size_t threads) {
     const SeedSearch& first = seeds_.front();
     if (!first.low() || !first.high()) return;
     std::vector<double> loads;
-    for (const double share : {0.5, 0.7, 0.9, 1.1, 1.4}) {
+    for (const double share : {0.7, 0.9, 1.1, 1.4}) {
         const double load = limits_.rounded(share * *first.middle());
         if (loads.empty() || load > loads.back()) loads.push_back(load);
     }
+    seeds_.front().probe(limits_.rounded(0.5 * *first.middle()));
     for_each_index(seeds_.size(), threads, [&](std::size_t i) {
         for (const double load : loads) seeds_[i].probe(load);
     });

@@ -39,18 +39,29 @@ std::optional<double> figure(const std::string& place, const Column& column, con
     refuse(place, "verdict: '" + excerpt(text) + "' is none of stable, saturated, overloaded");
 }
 
+/// What a sweep varied: a key's path, or what stands between its points and the columns of summary.csv. Other programs may have
+/// written the columns in another order.
+std::vector<std::string> varied_keys(const CsvTable& table) {
+    std::vector<std::string> out;
+    const std::vector<std::string>& columns = table.columns();
+    const auto scenario = std::find(columns.begin(), columns.end(), "scenario");
+    const auto is_own = [](std::string_view name) {
+        if (name.ends_with("_ci95")) name.remove_suffix(5);
+        return name == "runs" || name == "error" || name == "class" ||
+               std::any_of(summary_columns().begin(), summary_columns().end(), [&](const Column& c) { return c.name == name; });
+    };
+    for (auto c = columns.begin(); table.has("point") && c != columns.end(); ++c) {
+        const bool between = columns.front() == "point" && c != columns.begin() && c < scenario;
+        if (c->find('.') != std::string::npos || (between && !is_own(*c))) out.push_back(*c);
+    }
+    if (table.has("class")) out.emplace_back("class");
+    return out;
+}
+
 void read_csv(const fs::path& path, std::vector<ResultRow>& rows, std::set<std::string>& versions) {
     const CsvTable table(path.string(), read_file(path, most_bytes));
     table.need({"scenario", "kvsim_version"});
-    const std::vector<std::string>& columns = table.columns();
-    const auto scenario = std::find(columns.begin(), columns.end(), "scenario") - columns.begin();
-    // What a sweep varied stands between its points and the columns of summary.csv.
-    std::vector<std::string> keys;
-    if (columns.front() == "point") {
-        for (auto c = columns.begin() + 1; c < columns.begin() + scenario; ++c) {
-            if (*c != "runs") keys.push_back(*c);
-        }
-    }
+    const std::vector<std::string> keys = varied_keys(table);
     const bool any = std::any_of(summary_columns().begin(), summary_columns().end(),
                                  [&](const Column& c) { return comparable(c) && table.has(c.name); });
     if (!any) refuse(path.string() + ":1", "holds no figure of summary.csv");
@@ -115,6 +126,67 @@ void read_json(const fs::path& path, std::vector<ResultRow>& rows, std::set<std:
     if (row.scenario.empty() || row.figures.empty()) refuse(place, "holds no scenario or no figures");
 }
 
+/// The figures by class that belong to the rows of `path`.
+void read_classes(const fs::path& path, std::span<ResultRow> rows) {
+    const std::string name = path.filename().string();
+    constexpr std::array<std::string_view, 5> own{"sweep.csv", "aggregate.csv", "replications.csv", "summary.csv",
+                                                  "summary.json"};
+    const bool usual = std::find(own.begin(), own.end(), name) != own.end();
+    const fs::path beside = usual ? path.parent_path() / "classes.csv" : fs::path(path).replace_extension(".classes.csv");
+    if (!is_file(beside)) return;
+    const CsvTable table(beside.string(), read_file(beside, most_bytes));
+    table.need({"scenario", "kvsim_version", "seed", "class"});
+    std::vector<std::string> keys = varied_keys(table);
+    std::erase(keys, "class");
+    struct Sum {
+        double sum = 0;
+        std::int64_t count = 0;
+    };
+    using Point = std::pair<std::string, std::map<std::string, std::string>>;
+    using Figures = std::map<std::string, std::map<std::string_view, Sum>>;
+    std::map<std::pair<Point, std::int64_t>, Figures> by_seed;
+    std::map<Point, Figures> by_point;
+    std::string version;
+    for (const CsvTable::Row& cells : table.rows()) {
+        const std::string place = beside.string() + ":" + std::to_string(cells.line);
+        Point point{table.text(cells, "scenario"), {}};
+        for (const std::string& key : keys) point.second[key] = table.text(cells, key);
+        const std::optional<std::int64_t> seed = table.integer(cells, "seed", 0, INT64_MAX);
+        const std::string own_version = table.text(cells, "kvsim_version");
+        if (!seed || point.first.empty() || own_version.empty()) refuse(place, "a row without scenario, version or seed");
+        if (!version.empty() && own_version != version)
+            refuse(place, "mixes the results of kvsim " + excerpt(version) + ", " + excerpt(own_version));
+        version = own_version;
+        const std::string& of_class = table.text(cells, "class");
+        Figures& figures = by_seed[{point, *seed}];
+        if (figures.contains(of_class)) refuse(place, "class '" + excerpt(of_class) + "' of the same run once more");
+        std::map<std::string_view, Sum>& single = figures[of_class];
+        std::map<std::string_view, Sum>& mean = by_point[point][of_class];
+        for (const ClassColumn& column : class_columns()) {
+            const std::optional<double> value = table.number(cells, column.name);
+            if (!value) continue;
+            single[column.name] = {*value, 1};
+            mean[column.name].sum += *value;
+            ++mean[column.name].count;
+        }
+    }
+    for (ResultRow& row : rows) {
+        const Point point{row.scenario, row.varied};
+        const Figures* figures = nullptr;
+        if (row.seed) {
+            const auto at = by_seed.find({point, *row.seed});
+            if (at != by_seed.end()) figures = &at->second;
+        } else if (const auto at = by_point.find(point); at != by_point.end()) {
+            figures = &at->second;
+        }
+        if (figures == nullptr) continue;
+        for (const auto& [of_class, columns] : *figures) {
+            std::map<std::string_view, double>& into = row.classes[of_class];
+            for (const auto& [column, sum] : columns) into[column] = sum.sum / static_cast<double>(sum.count);
+        }
+    }
+}
+
 /// replications.csv in the folders of several scenarios.
 std::vector<fs::path> replications_below(const fs::path& folder) {
     std::vector<fs::path> out;
@@ -150,20 +222,23 @@ std::string ResultRow::point() const {
     return out;
 }
 
-ResultSet read_results(const fs::path& path) {
+ResultSet read_results(const fs::path& path, bool with_classes) {
     ResultSet out;
     out.name = path.string();
     std::set<std::string> versions;
     for (const fs::path& file : files_of(path)) {
+        const std::size_t before = out.rows.size();
         if (file.extension() == ".json")
             read_json(file, out.rows, versions);
         else
             read_csv(file, out.rows, versions);
+        if (with_classes) read_classes(file, std::span(out.rows).subspan(before));
     }
     if (out.rows.empty()) throw UserError("error: " + path.string() + " holds no rows");
     if (versions.size() > 1) {
         std::string list;
-        for (const std::string& version : versions) list += (list.empty() ? "" : ", ") + excerpt(version);
+        for (const std::string& version : versions)
+            list += (list.empty() ? "" : ", ") + (version.empty() ? std::string("(unnamed)") : excerpt(version));
         throw UserError("error: " + path.string() + " mixes the results of kvsim " + list);
     }
     if (!versions.empty()) out.version = *versions.begin();

@@ -35,7 +35,8 @@ const Usage& usage() {
     static const Usage run{
         "run",
         "kvsim SCENARIO.yaml... [options]",
-        "Simulates each scenario, prints its summary and writes summary.csv, requests.csv, timeline.csv and summary.json.\n"
+        "Simulates each scenario, prints its summary and writes summary.csv, requests.csv, timeline.csv and summary.json;\n"
+        "where requests have classes, classes.csv too.\n"
         "Every scenario is validated before the first one runs.",
         with_gate_options(
             {{"set", "KEY.PATH=VALUE", "change a key of the scenario: --set engine.max_num_seqs=64", true},
@@ -71,7 +72,11 @@ void write_files(const fs::path& folder, const Prepared& p, const RunInfo& info,
     if (replications) add("replications.csv").write(summary_csv(runs));
     add("summary.json")
         .write(summary_json(info, outcome, runs.front(), replications ? replications_json(runs) : std::string()));
+    std::string classes;
+    for (const Summary& run : runs) classes += classes_csv_rows(run);
+    if (!classes.empty()) add("classes.csv").write(classes_csv_header() + classes);
     add("summary.csv").write(replications ? replicated_csv(runs) : summary_csv(runs));
+    if (classes.empty()) fs::remove(folder / "classes.csv", ignored);  // an earlier run's, which would be read with this one's
     // They appear together: whatever can fail has been tried before the first.
     for (const std::unique_ptr<AtomicFile>& file : files) file->finish();
     for (const std::unique_ptr<AtomicFile>& file : files) file->commit();
@@ -86,9 +91,9 @@ void check_names(const std::vector<Prepared>& all) {
         if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
             throw UserError("error: " + p.scenario.file.string() + ": the name '" + name + "' cannot be a folder's name");
         }
-        if (several && name == "summary.csv") {
-            throw UserError("error: " + p.scenario.file.string() +
-                            ": the name 'summary.csv' is that of the file beside the folders");
+        if (several && (name == "summary.csv" || name == "classes.csv")) {
+            throw UserError("error: " + p.scenario.file.string() + ": the name '" + name +
+                            "' is that of a file beside the folders");
         }
         if (!seen.insert(name).second) {
             throw UserError("error: " + p.scenario.file.string() + ": another scenario is named '" + name +
@@ -144,6 +149,7 @@ int run_command(const std::vector<std::string>& args) {
     const std::vector<OutputFolder> folders = make_folders(all, given->text("out"));
 
     std::string rows;
+    std::string classes;
     int code = exit_done;
     GateReport report;
     report.title = "kvsim run";
@@ -161,6 +167,7 @@ int run_command(const std::vector<std::string>& args) {
         write_files(folder, p, info, outcome, runs, replications);
         const std::string row = replications ? replicated_csv_row(runs) : summary_csv_row(summary);
         rows += row;
+        for (const Summary& one : runs) classes += classes_csv_rows(one);
         // The table and the Markdown carry them themselves.
         if (quiet || (format != Format::table && format != Format::markdown)) {
             for (const std::string& warning : summary.warnings) log_warning(warning);
@@ -197,6 +204,15 @@ int run_command(const std::vector<std::string>& args) {
     if (several) {
         AtomicFile file(folders.front().path() / "summary.csv");
         file.write((replications ? replicated_csv_header() : summary_csv_header()) + rows);
+        std::error_code ignored;
+        const fs::path beside = folders.front().path() / "classes.csv";
+        if (classes.empty()) {
+            fs::remove(beside, ignored);
+        } else {
+            AtomicFile by_class(beside);
+            by_class.write(classes_csv_header() + classes);
+            by_class.commit();
+        }
         file.commit();
     }
     if (gates.wanted()) gates.write(report, figures);

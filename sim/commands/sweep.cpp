@@ -9,8 +9,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <mutex>
 #include <set>
+#include <tuple>
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/csv_table.hpp"
@@ -45,7 +47,8 @@ const Usage& usage() {
         "kvsim sweep SCENARIO.yaml|SWEEP.yaml --vary KEY=V1,V2,... [options]",
         "Runs every point of a grid, under the same requests, and writes DIR/sweep.csv: a column for each varied key, then "
         "those\n"
-        "of summary.csv. A point that fails has its reason in the column `error`; the others run on, and the exit code is 1.",
+        "of summary.csv. Where requests have classes DIR/classes.csv has a row per run and class. A point that fails has its\n"
+        "reason in the column `error`; the others run on, and the exit code is 1.",
         with_gate_options(
             {{"vary", "KEY=V1,V2,...", "one axis of the grid; the first given varies slowest", true},
              {"set", "KEY.PATH=VALUE", "change a key at every point", true},
@@ -83,12 +86,12 @@ std::string label_of(const SweepPlan& plan, std::int64_t row) {
 /// One finished row of sweep.csv and what is said of it.
 struct RowText {
     std::string line;
+    std::string classes;  ///< rows of classes.csv
     std::string remark;
     bool failed = false;
-    std::vector<Cell> by_class;  ///< what the assertions ask of classes, which has no column, in their order
 };
 
-RowText run_row(const SweepPlan& plan, std::int64_t row, std::span<const Assertion> assertions) {
+RowText run_row(const SweepPlan& plan, std::int64_t row) {
     const auto seeds = static_cast<std::int64_t>(plan.seeds.size());
     const std::int64_t point = row / seeds;
     const std::int64_t seed = plan.seeds[static_cast<std::size_t>(row % seeds)];
@@ -109,12 +112,8 @@ RowText run_row(const SweepPlan& plan, std::int64_t row, std::span<const Asserti
         const Run run = run_seed(p, seed);
         cells = summary_csv_row(run.summary);
         cells.pop_back();
+        out.classes = classes_csv_rows(run.summary, out.line);  // so far the point and its keys
         const Summary& s = run.summary;
-        for (const Assertion& assertion : assertions) {
-            for (const Assertion::Comparison& c : assertion.comparisons) {
-                if (c.class_column != nullptr) out.by_class.push_back(c.of(s));
-            }
-        }
         out.remark =
             fmt::format("{:.4g} req/s, ttft p99 {:.4g} ms, {}", s.request_throughput_req_s.value_or(0), s.ttft.p99, s.verdict);
     } catch (const UserError& e) {
@@ -292,8 +291,10 @@ std::int64_t failed_rows(std::string_view text) {
     return out;
 }
 
-/// What the assertions say of each row, and what else a gate reports. `by_class` by row, with those of runs that were finished
-/// before.
+/// What the assertions ask of classes at one row, in their order; unset: not applicable.
+using ClassFigures = std::vector<std::optional<double>>;
+
+/// What the assertions say of each row, and what else a gate reports.
 class SweepGate {
 public:
     SweepGate(const SweepPlan& plan, const CsvTable& table, std::span<const Assertion> assertions)
@@ -302,7 +303,7 @@ public:
         for (const Assertion& assertion : assertions) assertions_.push_back(&assertion);
     }
 
-    void judge(std::size_t i, std::int64_t row, const std::vector<Cell>& by_class) {
+    void judge(std::size_t i, std::int64_t row, const ClassFigures& by_class) {
         const CsvTable::Row& cells = table_.rows()[i];
         std::string label = label_of(plan_, row);
         if (label.empty()) label = plan_.scenario.stem().string();
@@ -315,7 +316,9 @@ public:
                 continue;
             }
             const AssertionResult result = evaluate(*assertion, [&](const Assertion::Comparison& c) -> Cell {
-                return c.column != nullptr ? cell(cells, *c.column) : by_class[next++];
+                if (c.column != nullptr) return cell(cells, *c.column);
+                const std::optional<double>& value = by_class[next++];
+                return value ? Cell{*value} : Cell{};
             });
             report_.cases.push_back(
                 {label, assertion->text, result.passed ? GateCase::Status::passed : GateCase::Status::failed, result.message});
@@ -384,6 +387,33 @@ void check_classes_of(const SweepPlan& plan, std::span<const Assertion> assertio
     if (diagnostics.ok()) check_classes(assertions, p);
 }
 
+/// By row, what the assertions ask of classes, in their order.
+std::vector<ClassFigures> class_figures(const SweepPlan& plan, std::span<const std::int64_t> rows, const fs::path& file,
+                                        std::span<const Assertion> assertions) {
+    std::vector<ClassFigures> out(rows.size());
+    std::error_code error;
+    const CsvTable table(file.string(), fs::exists(file, error) ? read_file(file) : sweep_classes_header(plan));
+    std::map<std::tuple<std::int64_t, std::int64_t, std::string>, const CsvTable::Row*> found;
+    for (const CsvTable::Row& row : table.rows()) {
+        found[{table.integer(row, "point", 0, INT64_MAX).value_or(-1), table.integer(row, "seed", 0, INT64_MAX).value_or(-1),
+               table.text(row, "class")}] = &row;
+    }
+    const auto seeds = static_cast<std::int64_t>(plan.seeds.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        const std::int64_t seed = plan.seeds[static_cast<std::size_t>(rows[i] % seeds)];
+        for (const Assertion& assertion : assertions) {
+            for (const Assertion::Comparison& c : assertion.comparisons) {
+                if (c.class_column == nullptr) continue;
+                const auto at = found.find({rows[i] / seeds, seed, c.class_name});
+                const std::optional<double> value =
+                    at == found.end() ? std::nullopt : table.number(*at->second, c.class_column->name);
+                out[i].push_back(value);
+            }
+        }
+    }
+    return out;
+}
+
 void write_file(const fs::path& path, std::string_view text) {
     AtomicFile file(path);
     file.write(text);
@@ -428,7 +458,6 @@ int sweep_command(const std::vector<std::string>& args) {
     if (out.empty()) throw UserError("error: --out must name a folder");
     const GateOutput gates(*given);
     const SweepFolder folder(out, plan, shard, given->has("resume"));
-    const auto index_of = [&shard](std::int64_t row) { return static_cast<std::size_t>((row - shard.index) / shard.count); };
     std::vector<std::int64_t> todo;
     if (!folder.done()) {
         for (const std::int64_t row : rows) {
@@ -442,24 +471,18 @@ int sweep_command(const std::vector<std::string>& args) {
     }
     const bool asks_classes =
         std::any_of(assertions.begin(), assertions.end(), [](const Assertion& a) { return a.asks_classes(); });
-    std::vector<std::vector<Cell>> by_class(asks_classes ? rows.size() : 0);
     SweepProgress progress(static_cast<std::int64_t>(todo.size()), quiet);
     for_each_index(todo.size(), jobs, [&](std::size_t i) {
         throw_if_stopped();
         const std::int64_t row = todo[i];
-        RowText text = run_row(plan, row, assertions);
-        folder.add(row, text.line);
+        const RowText text = run_row(plan, row);
+        folder.add(row, text.line, text.classes);
         progress.done(label_of(plan, row), text);
-        if (asks_classes) by_class[index_of(row)] = std::move(text.by_class);
     });
     progress.close();
     folder.finish(rows);
-    if (asks_classes && todo.size() < rows.size()) {  // what was finished before left no class's figures: once more
-        for_each_index(rows.size(), jobs, [&](std::size_t i) {
-            throw_if_stopped();
-            if (by_class[i].empty()) by_class[i] = run_row(plan, rows[i], assertions).by_class;
-        });
-    }
+    const std::vector<ClassFigures> by_class =
+        asks_classes ? class_figures(plan, rows, folder.classes(), assertions) : std::vector<ClassFigures>(rows.size());
 
     const std::string text = read_file(folder.result());
     const std::int64_t failed = failed_rows(text);
@@ -472,7 +495,7 @@ int sweep_command(const std::vector<std::string>& args) {
         if (show) print(shown(plan, table) + "\n");
         flush_output();
         SweepGate gate(plan, table, assertions);
-        for (std::size_t i = 0; i < rows.size(); ++i) gate.judge(i, rows[i], asks_classes ? by_class[i] : std::vector<Cell>());
+        for (std::size_t i = 0; i < rows.size(); ++i) gate.judge(i, rows[i], by_class[i]);
         broken = gate.failed();
         if (broken > most_said) std::fprintf(stderr, "... and %lld more\n", static_cast<long long>(broken - most_said));
         if (gates.wanted())

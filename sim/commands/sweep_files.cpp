@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 struct PlanFile {
     std::string fingerprint, version, header;
+    std::string classes_header;
     std::int64_t rows = 0;
     std::int64_t seeds = 0;
     std::vector<std::int64_t> seed_list;
@@ -32,6 +33,7 @@ PlanFile read_plan(const fs::path& folder) {
         plan.fingerprint = json.at("plan").get<std::string>();
         plan.version = json.at("kvsim_version").get<std::string>();
         plan.header = json.at("header").get<std::string>();
+        plan.classes_header = json.value("classes_header", std::string());
         plan.rows = json.at("rows").get<std::int64_t>();
         plan.seed_list = json.at("seeds").get<std::vector<std::int64_t>>();
         plan.seeds = static_cast<std::int64_t>(plan.seed_list.size());
@@ -46,6 +48,18 @@ PlanFile read_plan(const fs::path& folder) {
 /// shard-I-of-N.csv or sweep.csv: rows of a part that is done.
 bool is_part(const std::string& name) {
     return name == "sweep.csv" || (name.starts_with("shard-") && name.ends_with(".csv"));
+}
+
+bool is_companion(const std::string& name) {
+    return name == "classes.csv" || (name.starts_with("classes-") && name.ends_with(".csv"));
+}
+
+/// What holds the classes of a part's rows.
+fs::path companion_of(const fs::path& part) {
+    const std::string name = part.filename().string();
+    if (name == "sweep.csv") return part.parent_path() / "classes.csv";
+    if (is_part(name)) return part.parent_path() / ("classes-" + name.substr(std::string_view("shard-").size()));
+    return fs::path(part).replace_extension(".classes");
 }
 
 std::vector<fs::path> files_in(const fs::path& folder) {
@@ -80,6 +94,7 @@ public:
             first_ = folder;
             rows_.resize(static_cast<std::size_t>(plan.rows));
             from_.resize(rows_.size());
+            classes_.resize(rows_.size());
         } else if (plan.version != plan_->version) {
             throw UserError("error: " + first_.string() + " is from kvsim " + plan_->version + ", " + folder.string() +
                             " from " + plan.version);
@@ -110,6 +125,12 @@ public:
         for (const std::string& row : rows_) out += row;
         return out;
     }
+    /// Empty where no row has classes.
+    [[nodiscard]] std::string classes() const {
+        std::string out;
+        for (const std::string& rows : classes_) out += rows;
+        return out.empty() ? out : plan_->classes_header + out;
+    }
     [[nodiscard]] std::int64_t rows() const { return static_cast<std::int64_t>(rows_.size()); }
     [[nodiscard]] const PlanFile& plan() const { return *plan_; }
 
@@ -121,11 +142,29 @@ private:
     }
 
     void add_part(const fs::path& file, bool with_header) {
+        for_each_line(file, with_header, plan_->header, [&](std::size_t row, std::string line) {
+            if (!rows_[row].empty())
+                throw UserError("error: " + name_of(row) + " is there twice: " + from_[row].string() + " and " + file.string());
+            rows_[row] = std::move(line);
+            from_[row] = file;
+        });
+        const fs::path companion = companion_of(file);
+        std::error_code error;
+        if (!fs::exists(companion, error)) return;
+        for_each_line(companion, with_header, plan_->classes_header, [&](std::size_t row, const std::string& line) {
+            if (from_[row] != file)
+                throw UserError("error: " + companion.string() + " has " + name_of(row) + ", which is not in " + file.string());
+            classes_[row] += line;
+        });
+    }
+
+    template <class Take>
+    void for_each_line(const fs::path& file, bool with_header, const std::string& header, Take take) const {
         const std::string text = read_file(file);
-        const std::string whole = with_header ? text : plan_->header + text;
-        if (!whole.starts_with(plan_->header)) throw UserError(file.string() + ":1: error: its columns are not the plan's");
+        const std::string whole = with_header ? text : header + text;
+        if (!whole.starts_with(header)) throw UserError(file.string() + ":1: error: its columns are not the plan's");
         const CsvTable table(file.string(), whole);
-        const std::vector<std::string> lines = lines_of(whole);
+        std::vector<std::string> lines = lines_of(whole);
         if (lines.size() != table.rows().size() + 1) throw UserError(file.string() + ": error: damaged: not one line a row");
         for (std::size_t i = 0; i < table.rows().size(); ++i) {
             const CsvTable::Row& cells = table.rows()[i];
@@ -140,18 +179,14 @@ private:
             if (!version.empty() && version != plan_->version)
                 throw UserError(file.string() + ":" + std::to_string(cells.line) + ": error: from kvsim " + excerpt(version) +
                                 ", the sweep from " + plan_->version);
-            const auto row = static_cast<std::size_t>(*point * plan_->seeds + (at - plan_->seed_list.begin()));
-            if (!rows_[row].empty())
-                throw UserError("error: " + name_of(row) + " is there twice: " + from_[row].string() + " and " + file.string());
             if (lines[i + 1].back() != '\n') throw UserError(file.string() + ": error: damaged: its last line is cut");
-            rows_[row] = lines[i + 1];
-            from_[row] = file;
+            take(static_cast<std::size_t>(*point * plan_->seeds + (at - plan_->seed_list.begin())), std::move(lines[i + 1]));
         }
     }
 
     std::optional<PlanFile> plan_;
     fs::path first_;
-    std::vector<std::string> rows_;
+    std::vector<std::string> rows_, classes_;
     std::vector<fs::path> from_;
 };
 
@@ -163,6 +198,7 @@ std::string plan_json(const SweepPlan& plan) {
     json["rows"] = plan.rows();
     json["seeds"] = plan.seeds;
     json["header"] = sweep_header(plan);
+    json["classes_header"] = sweep_classes_header(plan);
     return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -195,8 +231,17 @@ std::string sweep_header(const SweepPlan& plan) {
     return out + columns + ",error\n";
 }
 
+std::string sweep_classes_header(const SweepPlan& plan) {
+    std::string keys = "point,";
+    for (const std::string& key : key_columns(plan)) {
+        append_csv_field(keys, key);
+        keys += ',';
+    }
+    return classes_csv_header(keys);
+}
+
 SweepFolder::SweepFolder(fs::path folder, const SweepPlan& plan, const Shard& shard, bool resume)
-    : folder_(std::move(folder)), shard_(shard), header_(sweep_header(plan)) {
+    : folder_(std::move(folder)), shard_(shard), header_(sweep_header(plan)), classes_header_(sweep_classes_header(plan)) {
     std::error_code error;
     const bool whole = shard.count == 1;
     if (fs::exists(folder_ / "plan.json", error)) {
@@ -207,7 +252,8 @@ SweepFolder::SweepFolder(fs::path folder, const SweepPlan& plan, const Shard& sh
         }
         if (!resume && whole) {
             for (const fs::path& file : files_in(folder_)) {
-                if (is_part(file.filename().string())) fs::remove(file, error);
+                const std::string name = file.filename().string();
+                if (is_part(name) || is_companion(name)) fs::remove(file, error);
             }
             fs::remove_all(folder_ / "points", error);
         }
@@ -216,6 +262,7 @@ SweepFolder::SweepFolder(fs::path folder, const SweepPlan& plan, const Shard& sh
     if (error) throw UserError("error: cannot make '" + (folder_ / "points").string() + "': " + error.message());
     if (!resume) {
         fs::remove(result(), error);
+        fs::remove(classes(), error);
         for (std::int64_t row = shard.index; row < plan.rows(); row += shard.count) fs::remove(point_file(row), error);
     }
     write_whole(folder_ / "plan.json", plan_json(plan));
@@ -238,7 +285,17 @@ bool SweepFolder::has(std::int64_t row) const {
     return !text.empty() && text.back() == '\n' && text.find(',') != std::string::npos;
 }
 
-void SweepFolder::add(std::int64_t row, const std::string& line) const {
+fs::path SweepFolder::class_file(std::int64_t row) const {
+    return folder_ / "points" / (std::to_string(row) + ".classes");
+}
+
+void SweepFolder::add(std::int64_t row, const std::string& line, const std::string& classes) const {
+    // First, so that a row is never there without them; a killed process may have left others.
+    std::error_code ignored;
+    if (classes.empty())
+        fs::remove(class_file(row), ignored);
+    else
+        write_whole(class_file(row), classes);
     write_whole(point_file(row), line);
 }
 
@@ -251,15 +308,31 @@ fs::path SweepFolder::result() const {
     return folder_ / ("shard-" + std::to_string(shard_.index) + "-of-" + std::to_string(shard_.count) + ".csv");
 }
 
+fs::path SweepFolder::classes() const {
+    return companion_of(result());
+}
+
 void SweepFolder::finish(const std::vector<std::int64_t>& rows) const {
+    std::error_code ignored;
     if (!done()) {
         AtomicFile file(result());
         file.write(header_);
-        for (const std::int64_t row : rows) file.write(read(row));
+        std::optional<AtomicFile> by_class;
+        for (const std::int64_t row : rows) {
+            file.write(read(row));
+            if (!fs::exists(class_file(row), ignored)) continue;
+            if (!by_class) by_class.emplace(classes()).write(classes_header_);
+            by_class->write(read_file(class_file(row)));
+        }
+        file.finish();
+        if (by_class) by_class->finish();
+        if (by_class) by_class->commit();
         file.commit();
     }
-    std::error_code ignored;
-    for (const std::int64_t row : rows) fs::remove(point_file(row), ignored);
+    for (const std::int64_t row : rows) {
+        fs::remove(point_file(row), ignored);
+        fs::remove(class_file(row), ignored);
+    }
     if (shard_.count == 1) fs::remove_all(folder_ / "points", ignored);  // a killed process left half a file, perhaps
 }
 
@@ -267,9 +340,21 @@ std::int64_t merge_sweeps(const std::vector<fs::path>& folders, const fs::path& 
     Merge merge;
     for (const fs::path& folder : folders) merge.add_folder(folder);
     const std::string text = merge.text();
+    const std::string classes = merge.classes();
     std::error_code error;
     fs::create_directories(out, error);
-    write_whole(out / "sweep.csv", text);
+    if (error) throw UserError("error: cannot make '" + out.string() + "': " + error.message());
+    AtomicFile rows(out / "sweep.csv");
+    rows.write(text);
+    std::optional<AtomicFile> by_class;
+    if (!classes.empty()) by_class.emplace(out / "classes.csv").write(classes);
+    rows.finish();
+    if (by_class) by_class->finish();
+    if (by_class)
+        by_class->commit();
+    else
+        fs::remove(out / "classes.csv", error);
+    rows.commit();
     return merge.rows();
 }
 

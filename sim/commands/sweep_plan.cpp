@@ -473,6 +473,7 @@ SweepPlan plan_sweep(const SweepRequest& request) {
     plan.overlays.insert(plan.overlays.end(), request.overlays.begin(), request.overlays.end());
     plan.sets.insert(plan.sets.end(), request.sets.begin(), request.sets.end());
     for (const std::string& vary : request.vary) plan.axes.push_back(axis_of(vary));
+    plan.axes.insert(plan.axes.end(), request.axes.begin(), request.axes.end());
 
     check_clashes(plan);
     std::set<std::string> seen;
@@ -482,6 +483,16 @@ SweepPlan plan_sweep(const SweepRequest& request) {
     }
     if (plan.axes.empty() && !request.single)
         throw UserError("error: nothing varies: add --vary key.path=v1,v2,... or `vary` in a sweep file");
+    for (const SweepAxis& axis : plan.axes) {
+        std::set<std::vector<std::string>> choices;
+        for (const std::vector<std::string>& choice : axis.choices) {
+            if (choices.insert(choice).second) continue;
+            std::string text;
+            for (std::size_t k = 0; k < choice.size(); ++k)
+                text += (k > 0 ? " " : "") + axis.keys[k] + "=" + excerpt(choice[k]);
+            throw UserError("error: " + text + " stands twice: its points would be the same");
+        }
+    }
     const std::int64_t seed = request.seed.value_or(check_values(plan));
     if (plan.seeds.empty()) {
         if (seed > INT64_MAX - repeat.value_or(request.usual_repeat))

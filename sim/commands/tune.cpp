@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "kvsim/app/command.hpp"
 #include "kvsim/app/csv_row.hpp"
@@ -31,6 +32,10 @@ using Json = nlohmann::ordered_json;
 constexpr std::int64_t seeds_by_default = 4;
 constexpr std::size_t finalists = 3;
 constexpr double coarse_tolerance = 0.04;
+/// Without lists a candidate that fails at this share of the best capacity so far, under the same seed, is not looked at
+/// further.
+constexpr double hopeless_share = 0.95;
+constexpr int most_refinements = 5;
 
 struct Argument {
     std::string_view option;
@@ -52,11 +57,12 @@ const Usage& usage() {
                 "kvsim tune SCENARIO.yaml [--slo 'ttft_p99 <= 2s' ...] [--max-num-seqs 64,128,256 ...] [options]",
                 "Searches the engine arguments with the highest rate (or concurrency) per GPU that meets every SLO, by "
                 "successive halving\n"
-                "over seeds. Without any list: max_num_seqs x max_num_batched_tokens, then for the best of them "
-                "gpu_memory_utilization x\n"
-                "block_size x tensor_parallel_size. Prints the table, auto_tune.sh's last line and the engine's command line; "
-                "writes\n"
-                "DIR/tune.csv. Exit code 1: no candidate meets the SLOs.",
+                "over seeds. Without any list in turn: max_num_seqs x max_num_batched_tokens; scheduling_policy x chunked "
+                "prefill;\n"
+                "gpu_memory_utilization x block_size x tensor_parallel_size; the first two once more around the best; and\n"
+                "long_prefill_token_threshold. What --set or --hold names stays as it is. Prints the tables, auto_tune.sh's "
+                "last\n"
+                "line and the engine's command line; writes DIR/tune.csv. Exit code 1: no candidate meets the SLOs.",
                 load_options(),
                 "a scenario file",
                 1,
@@ -65,6 +71,8 @@ const Usage& usage() {
         std::size_t at = 7;
         for (const Argument& a : arguments)
             u.options.insert(u.options.begin() + static_cast<std::ptrdiff_t>(at++), {a.option, "A,B,...", a.doc});
+        u.options.insert(u.options.begin() + static_cast<std::ptrdiff_t>(at),
+                         {"hold", "NAME,...", "without lists: settings that stay as the scenario has them"});
         u.options.push_back({"out", "DIR", "where tune.csv goes (results/NAME-tune)"});
         return u;
     }();
@@ -80,9 +88,10 @@ struct Candidate {
     std::string full_error;
     std::size_t round = 0;  ///< the last it took part in, from 1
     std::size_t seeds = 0;
-    double score = 0;  ///< capacity per GPU
-    std::string like;  ///< label of an earlier candidate that behaves the same in every run of the first round
-    bool now = false;  ///< the scenario as it is
+    double score = 0;             ///< capacity per GPU
+    std::string like;             ///< label of an earlier candidate that behaves the same in every run of the first round
+    bool now = false;             ///< the scenario as it is
+    std::optional<double> below;  ///< it fails at this load, which is enough to know
     std::vector<ReplicatedColumn> limit;
 
     [[nodiscard]] bool meets() const { return search && capacity.outcome != Capacity::Outcome::none && score > 0; }
@@ -96,29 +105,162 @@ struct Stage {
 };
 
 /// `list` with `own` among its values, in order.
-std::string with_own(std::vector<std::int64_t> list, std::int64_t own) {
+std::vector<std::string> with_own(std::vector<std::int64_t> list, std::int64_t own) {
     if (std::find(list.begin(), list.end(), own) == list.end()) list.push_back(own);
     std::sort(list.begin(), list.end());
-    std::string out;
-    for (const std::int64_t value : list) out += (out.empty() ? "" : ",") + std::to_string(value);
+    std::vector<std::string> out;
+    for (const std::int64_t value : list) out.push_back(std::to_string(value));
     return out;
 }
 
-std::vector<std::string> first_axes(const Prepared& own) {
+/// One key that takes each of `values`.
+SweepAxis axis(std::string key, const std::vector<std::string>& values) {
+    SweepAxis out{{std::move(key)}, {}};
+    for (const std::string& value : values) out.choices.push_back({value});
+    return out;
+}
+
+/// `own` first, so that it wins a tie, then what differs from it.
+std::vector<std::string> own_first(const std::string& own, const std::vector<std::string>& others) {
+    std::vector<std::string> out{own};
+    for (const std::string& other : others) {
+        if (std::find(out.begin(), out.end(), other) == out.end()) out.push_back(other);
+    }
+    return out;
+}
+
+constexpr std::string_view seats_key = "engine.max_num_seqs";
+constexpr std::string_view budget_key = "engine.max_num_batched_tokens";
+constexpr std::string_view order_key = "engine.scheduling_policy";
+constexpr std::string_view chunks_key = "engine.enable_chunked_prefill";
+constexpr std::string_view long_prompt_key = "engine.long_prefill_token_threshold";
+constexpr std::string_view memory_key = "engine.gpu_memory_utilization";
+constexpr std::string_view block_key = "engine.block_size";
+constexpr std::string_view parallel_key = "hardware.tensor_parallel_size";
+constexpr std::array<std::string_view, 8> searched_keys{seats_key,       budget_key, order_key, chunks_key,
+                                                        long_prompt_key, memory_key, block_key, parallel_key};
+
+/// What a search without lists does not vary.
+using Held = std::set<std::string, std::less<>>;
+
+std::string bare_name(std::string_view key) {
+    return std::string(key.substr(key.rfind('.') + 1));
+}
+
+Held held_settings(const std::optional<std::string>& names, const std::vector<std::string>& sets) {
+    Held out;
+    std::vector<std::string> known;
+    for (const std::string_view key : searched_keys) known.push_back(bare_name(key));
+    const std::vector<std::string_view> views(known.begin(), known.end());
+    for (const std::string& set : sets) {
+        const std::string_view key = trimmed(std::string_view(set).substr(0, set.find('=')));
+        const auto inside = [key](std::string_view searched) {
+            return searched == key || (key.starts_with(searched) && key[searched.size()] == '.');
+        };
+        for (const std::string_view searched : searched_keys) {
+            if (inside(searched)) out.emplace(searched);
+        }
+    }
+    std::string_view left = names ? std::string_view(*names) : std::string_view();
+    while (names) {
+        const std::size_t comma = left.find(',');
+        std::string name(trimmed(left.substr(0, comma)));
+        if (name.starts_with("engine.") || name.starts_with("hardware.")) name = bare_name(name);
+        std::replace(name.begin(), name.end(), '-', '_');
+        const auto at = std::find(known.begin(), known.end(), name);
+        if (at == known.end()) {
+            const std::string_view near = nearest(name, views);
+            throw UserError("error: --hold " + excerpt(*names) + ": " +
+                            (name.empty() ? std::string("a name is missing") : "'" + excerpt(name) + "' is not searched") +
+                            (near.empty() ? std::string() : "; did you mean '" + std::string(near) + "'?"));
+        }
+        out.emplace(searched_keys[static_cast<std::size_t>(at - known.begin())]);
+        if (comma == std::string_view::npos) break;
+        left.remove_prefix(comma + 1);
+    }
+    return out;
+}
+
+/// Adds an axis unless it is held or has nothing to choose from.
+void add(std::vector<SweepAxis>& axes, SweepAxis more, const Held& held) {
+    const bool is_held =
+        std::any_of(more.keys.begin(), more.keys.end(), [&](const std::string& key) { return held.contains(key); });
+    if (!is_held && more.choices.size() > 1) axes.push_back(std::move(more));
+}
+
+std::vector<SweepAxis> batch_axes(const Prepared& own, const Held& held) {
     const EngineArgs& e = own.options.engine;
-    return {"engine.max_num_seqs=" + with_own({64, 128, 256, 512, 1024}, e.max_num_seqs),
-            "engine.max_num_batched_tokens=" + with_own({2048, 4096, 8192, 16384}, e.max_num_batched_tokens)};
+    std::vector<SweepAxis> out;
+    add(out, axis(std::string(seats_key), with_own({64, 128, 256, 512, 1024}, e.max_num_seqs)), held);
+    std::vector<std::int64_t> budgets{2048, 4096, 8192, 16384};
+    if (!e.enable_chunked_prefill)  // a whole prompt must fit
+        std::erase_if(budgets, [&e](std::int64_t tokens) { return tokens < e.max_model_len; });
+    add(out, axis(std::string(budget_key), with_own(std::move(budgets), e.max_num_batched_tokens)), held);
+    return out;
+}
+
+/// What the engine that the scenario names can be told about whose turn it is.
+std::vector<SweepAxis> policy_axes(const Prepared& own, const Held& held) {
+    const EngineArgs& e = own.options.engine;
+    std::vector<SweepAxis> out;
+    const bool sglang = e.batching == "sglang";
+    // With parameters it is more than a name.
+    if (own.scenario.engine.scheduling_policy.params.map.size() <= 1) {
+        const std::vector<std::string> orders = sglang ? std::vector<std::string>{"fcfs", "lpm", "dfs-weight", "lof"}
+                                                       : std::vector<std::string>{"fcfs", "priority"};
+        add(out, axis(std::string(order_key), own_first(e.order_name(), orders)), held);
+    }
+    if (e.batching == "static" || e.batching == "iteration") return out;  // they take whole prompts
+    // Without chunks the budget must hold the longest prompt, so both change together.
+    SweepAxis chunks{{std::string(chunks_key), std::string(budget_key)}, {}};
+    const std::string budget = std::to_string(e.max_num_batched_tokens);
+    if (e.enable_chunked_prefill) {
+        const std::int64_t whole = std::max(e.max_num_batched_tokens, e.max_model_len);
+        chunks.choices = {{"true", budget}, {"false", std::to_string(whole)}};
+        if (held.contains(budget_key) && whole != e.max_num_batched_tokens) chunks.choices.pop_back();
+    } else {
+        chunks.choices = {{"false", budget}, {"true", budget}};
+    }
+    if (!held.contains(chunks_key)) add(out, std::move(chunks), {});
+    return out;
+}
+
+/// A limit on the tokens of one prompt in a step; vLLM's own choice where it sets one is 4 % of max_model_len. Looked at last
+/// and by itself: without the limit runs are many times faster.
+std::vector<SweepAxis> long_prompt_axes(const Prepared& own, const Held& held) {
+    const EngineArgs& e = own.options.engine;
+    std::vector<SweepAxis> out;
+    if (e.batching == "sglang" || e.batching == "static" || e.batching == "iteration" || !e.enable_chunked_prefill) return out;
+    const std::string now = std::to_string(e.long_prefill_token_threshold);
+    add(out, axis(std::string(long_prompt_key), own_first(now, {"0", std::to_string(e.max_model_len / 25)})), held);
+    return out;
 }
 
 /// What changes how much memory there is; of use only where the blocks are derived from it.
-std::vector<std::string> second_axes(const Prepared& own) {
+std::vector<SweepAxis> memory_axes(const Prepared& own, const Held& held) {
     const double utilization = own.info.gpu_memory_utilization;
-    if (!own.deployment.gpu || utilization <= 0) return {};
-    std::set<double> shares{0.90, 0.95, utilization};
-    std::string list;
-    for (const double share : shares) list += (list.empty() ? "" : ",") + shortest(share);
-    return {"engine.gpu_memory_utilization=" + list, "engine.block_size=" + with_own({16, 32}, own.options.engine.block_size),
-            "hardware.tensor_parallel_size=" + with_own({1, 2, 4}, own.deployment.tensor_parallel_size)};
+    std::vector<SweepAxis> out;
+    if (!own.deployment.gpu || utilization <= 0) return out;
+    std::vector<std::string> shares;
+    for (const double share : std::set<double>{0.90, 0.95, utilization}) shares.push_back(shortest(share));
+    add(out, axis(std::string(memory_key), shares), held);
+    add(out, axis(std::string(block_key), with_own({16, 32}, own.options.engine.block_size)), held);
+    add(out, axis(std::string(parallel_key), with_own({1, 2, 4}, own.deployment.tensor_parallel_size)), held);
+    return out;
+}
+
+/// Half and twice of what was found: other memory and another policy may want another batch, and it may lie beyond the lists.
+std::vector<SweepAxis> neighbour_axes(const Prepared& best, const Held& held) {
+    const EngineArgs& e = best.options.engine;
+    std::vector<SweepAxis> out;
+    const std::int64_t least = e.enable_chunked_prefill ? 2 * e.max_num_seqs : std::max(2 * e.max_num_seqs, e.max_model_len);
+    std::vector<std::int64_t> budgets{2 * e.max_num_batched_tokens};
+    if (e.max_num_batched_tokens / 2 >= least) budgets.push_back(e.max_num_batched_tokens / 2);
+    std::vector<std::int64_t> seats{2 * e.max_num_seqs};
+    if (e.max_num_seqs > 1) seats.push_back(e.max_num_seqs / 2);
+    add(out, axis(std::string(seats_key), with_own(std::move(seats), e.max_num_seqs)), held);
+    add(out, axis(std::string(budget_key), with_own(std::move(budgets), e.max_num_batched_tokens)), held);
+    return out;
 }
 
 bool same_engine(const Prepared& a, const Prepared& b) {
@@ -137,7 +279,11 @@ std::string seen_by(const SeedSearch& search) {
     return out;
 }
 
-void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, RunCounter& counter) {
+/// `reach`: load per GPU that a candidate must carry under the first seed to be worth a search; unset: all are searched.
+/// `best`: the highest score of earlier stages. A stage in which nothing comes near it has no best.
+void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, std::optional<double> reach, double best,
+               RunCounter& counter) {
+    stage.candidates.clear();
     stage.candidates.resize(static_cast<std::size_t>(stage.plan.points()));
     std::vector<std::size_t> usable;
     for_each_index(stage.candidates.size(), request.jobs, [&](std::size_t i) {
@@ -164,9 +310,13 @@ void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, Ru
         for_each_index(places.size(), outer, [&](std::size_t k) {
             Candidate& c = stage.candidates[usable[places[k]]];
             try {
-                c.search->search(seeds, tolerance, std::max<std::size_t>(1, request.jobs / outer));
+                if (reach && round == 1) {
+                    const double load = *reach * static_cast<double>(c.search->bill().gpus);
+                    if (!c.search->reaches(load)) c.below = load;
+                }
+                if (!c.below) c.search->search(seeds, tolerance, std::max<std::size_t>(1, request.jobs / outer));
                 c.capacity = c.search->capacity();
-                c.score = c.capacity.value / static_cast<double>(c.search->bill().gpus);
+                c.score = c.below ? 0 : c.capacity.value / static_cast<double>(c.search->bill().gpus);
             } catch (const UserError& e) {  // what only a run can tell
                 c.full_error = e.what();
                 c.error = c.full_error.substr(0, c.full_error.find('\n'));
@@ -174,13 +324,13 @@ void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, Ru
                 c.search.reset();
             }
             c.round = round;
-            c.seeds = seeds;
+            c.seeds = c.below ? 1 : seeds;
             scores[k] = c.score;
         });
         std::map<std::pair<std::string, std::int64_t>, std::string> known;
         for (std::size_t k = 0; k < places.size() && round == 1; ++k) {
             Candidate& c = stage.candidates[usable[places[k]]];
-            if (!c.search) continue;
+            if (!c.search || c.below) continue;
             const auto [earlier, is_new] =
                 known.emplace(std::pair(seen_by(c.search->seeds().front()), c.search->bill().gpus), c.label);
             if (is_new) continue;
@@ -193,7 +343,7 @@ void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, Ru
     const std::vector<Rung> rungs = successive_halving(usable.size(), stage.plan.seeds.size(), finalists, work);
     if (rungs.empty()) return;
     // The first whose lead over the best is within what the brackets leave open: lists go up, so the smaller batch wins a tie.
-    double best = 0;
+    const double earlier = best;
     for (const std::size_t place : rungs.back().choices) best = std::max(best, stage.candidates[usable[place]].score);
     for (const std::size_t place : rungs.back().choices) {
         const std::size_t i = usable[place];
@@ -201,8 +351,15 @@ void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, Ru
         if (tied && (!stage.best || i < *stage.best)) stage.best = i;
     }
     for (Candidate& c : stage.candidates) {
-        if (c.search && !c.capacity.at_limit.empty()) c.limit = replicated(c.capacity.at_limit);
+        if (c.search && !c.below && !c.capacity.at_limit.empty()) c.limit = replicated(c.capacity.at_limit);
     }
+    // At the load asked for even the one that has carried more may fail, where the SLOs are not monotone.
+    if (!stage.best && reach && earlier == 0) run_stage(stage, request, own, std::nullopt, 0, counter);
+}
+
+/// What the best of a stage carries per GPU under the first seed, less what makes it worth a search.
+double reach_of(const PointSearch& best) {
+    return hopeless_share * best.seeds().front().low().value_or(0) / static_cast<double>(best.bill().gpus);
 }
 
 std::string number(double value) {
@@ -263,6 +420,7 @@ std::string command_line(const Prepared& p) {
         return out;
     }
     if (policy != "fcfs") add("scheduling-policy", policy);
+    if (e.long_prefill_token_threshold > 0) count("long-prefill-token-threshold", e.long_prefill_token_threshold);
     if (given.enable_prefix_caching)
         out += *given.enable_prefix_caching ? " --enable-prefix-caching" : " --no-enable-prefix-caching";
     if (given.enable_chunked_prefill)
@@ -275,7 +433,7 @@ std::string command_line(const Prepared& p) {
 std::vector<std::pair<std::string, std::string>> settings_of(const Prepared& p) {
     const EngineArgs& e = p.options.engine;
     return {{"preset", e.preset},
-            {"scheduling_policy", std::string(name_of(e.scheduling_policy))},
+            {"scheduling_policy", e.order_name()},
             {"tensor_parallel_size", std::to_string(p.deployment.tensor_parallel_size)},
             {"max_num_seqs", std::to_string(e.max_num_seqs)},
             {"max_num_batched_tokens", std::to_string(e.max_num_batched_tokens)},
@@ -283,6 +441,13 @@ std::vector<std::pair<std::string, std::string>> settings_of(const Prepared& p) 
             {"block_size", std::to_string(e.block_size)}};
 }
 constexpr std::size_t setting_count = 7;
+
+/// The same of what came later; at the end of tune.csv.
+std::vector<std::pair<std::string, std::string>> more_settings_of(const Prepared& p) {
+    const EngineArgs& e = p.options.engine;
+    return {{"enable_chunked_prefill", e.enable_chunked_prefill ? "true" : "false"},
+            {"long_prefill_token_threshold", std::to_string(e.long_prefill_token_threshold)}};
+}
 
 constexpr std::array<std::string_view, 10> shown_columns{"request_throughput_req_s",
                                                          "output_throughput_tok_s",
@@ -312,25 +477,33 @@ std::string csv(const std::vector<Stage>& stages, const Candidate* best) {
                              "capacity_low", "capacity_high", "capacity_per_gpu", "breaks_first"})
         header.add(name);
     for (const std::string_view name : shown_columns) header.add(name);
-    std::string out = header.add("same_as").add("scenario_as_is").add("best").add("error").line();
+    header.add("same_as").add("scenario_as_is").add("best").add("error");
+    std::string out = header.add("enable_chunked_prefill").add("long_prefill_token_threshold").line();
     for (std::size_t s = 0; s < stages.size(); ++s) {
         for (const Candidate& c : stages[s].candidates) {
             CsvRow row;
             row.add(std::to_string(s + 1)).add(c.label);
             if (!c.search) {
                 for (std::size_t i = 0; i < setting_count + 11 + shown_columns.size(); ++i) row.add(std::string_view());
-                out += row.add("0").add("0").add(c.error).line();
+                out += row.add("0").add("0").add(c.error).add("").add("").line();
                 continue;
             }
             for (const auto& [name, value] : settings_of(c.search->base())) row.add(value);
             constexpr std::array<std::string_view, 3> outcomes{"found", "at_least", "none"};
             const BrokenSlos broken = broken_above(c.capacity, c.search->targets());
             row.add(std::to_string(c.search->bill().gpus)).add(std::to_string(c.round)).add(std::to_string(c.seeds));
-            row.add(std::to_string(c.capacity.runs)).add(outcomes[static_cast<std::size_t>(c.capacity.outcome)]);
-            row.add(shortest(c.capacity.value)).add(shortest(c.capacity.low)).add(shortest(c.capacity.high));
-            row.add(shortest(c.score)).add(broken.empty() ? std::string() : broken.front().first);
+            row.add(std::to_string(c.capacity.runs));
+            if (c.below) {
+                row.add("below").add("").add("").add(shortest(*c.below)).add("");
+            } else {
+                row.add(outcomes[static_cast<std::size_t>(c.capacity.outcome)]).add(shortest(c.capacity.value));
+                row.add(shortest(c.capacity.low)).add(shortest(c.capacity.high)).add(shortest(c.score));
+            }
+            row.add(broken.empty() ? std::string() : broken.front().first);
             for (const std::string_view name : shown_columns) row.add(mean_of(c.limit, name));
-            out += row.add(c.like).add(c.now ? "1" : "0").add(&c == best ? "1" : "0").add(std::string_view()).line();
+            row.add(c.like).add(c.now ? "1" : "0").add(&c == best ? "1" : "0").add("");
+            for (const auto& [name, value] : more_settings_of(c.search->base())) row.add(value);
+            out += row.line();
         }
     }
     return out;
@@ -364,8 +537,8 @@ TextTable table_of(const Stage& stage, const Candidate* best) {
         std::string mark = &c == best ? "best" : "";
         if (c.now) mark += mark.empty() ? "now" : ", now";
         if (!c.like.empty()) mark += mark.empty() ? "same as another" : ", same as another";
-        const bool none = c.capacity.outcome == Capacity::Outcome::none;
-        row.push_back(none ? "none" : readable(c.capacity.value));
+        const bool none = c.below || c.capacity.outcome == Capacity::Outcome::none;
+        row.push_back(c.below ? "< " + readable(*c.below) : none ? "none" : readable(c.capacity.value));
         row.push_back(none || c.seeds < 2 ? "-" : fmt::format("{} to {}", readable(c.capacity.low), readable(c.capacity.high)));
         row.push_back(none ? "-" : readable(c.score));
         row.push_back(figure("ttft_p99_ms"));
@@ -390,6 +563,7 @@ std::string recommended(const Candidate& best) {
     for (const auto& [name, value] : settings_of(best.search->base())) {
         if (!value.empty()) out += (out.empty() ? "" : ", ") + name + " " + value;
     }
+    for (const auto& [name, value] : more_settings_of(best.search->base())) out += ", " + name + " " + value;
     return out;
 }
 
@@ -450,10 +624,11 @@ std::string json_report(const std::vector<Stage>& stages, const Candidate& best)
             return row;
         }
         for (const auto& [name, value] : settings_of(c.search->base())) row[name] = value;
+        for (const auto& [name, value] : more_settings_of(c.search->base())) row[name] = value;
         row["round"] = c.round;
         row["seeds"] = c.seeds;
-        row["capacity"] = c.capacity.value;
-        row["capacity_ci95"] = {c.capacity.low, c.capacity.high};
+        row["capacity"] = c.below ? Json(nullptr) : Json(c.capacity.value);
+        row["capacity_ci95"] = c.below ? Json::array({nullptr, *c.below}) : Json::array({c.capacity.low, c.capacity.high});
         row["capacity_per_gpu"] = c.score;
         row["meets"] = c.meets();
         row["scenario_as_is"] = c.now;
@@ -481,6 +656,56 @@ std::string json_report(const std::vector<Stage>& stages, const Candidate& best)
     return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+/// Grid after grid, each around the best of those before it: the settings of one depend on each other more than on those of
+/// another.
+void search_in_turn(std::vector<Stage>& stages, const LoadRequest& asked, PointSearch& own, const Held& held,
+                    RunCounter& counter) {
+    LoadRequest request = asked;
+    own.search(1, coarse_tolerance, request.jobs);
+    const PointSearch* best = &own;
+    double score = 0;
+    const auto run = [&](std::vector<SweepAxis> axes) {
+        // What was chosen before stays, but for what varies now.
+        std::vector<std::string> sets;
+        for (const std::string& set : request.sweep.sets) {
+            const std::string key(trimmed(set.substr(0, set.find('='))));
+            const bool varies = std::any_of(axes.begin(), axes.end(), [&key](const SweepAxis& a) {
+                return std::find(a.keys.begin(), a.keys.end(), key) != a.keys.end();
+            });
+            if (!varies) sets.push_back(set);
+        }
+        request.sweep.sets = std::move(sets);
+        request.sweep.axes = std::move(axes);
+        Stage& stage = stages.emplace_back();
+        stage.plan = plan_load(request);
+        const double reach = reach_of(*best);
+        run_stage(stage, request, own.base(), reach > 0 ? std::optional(reach) : std::nullopt, score, counter);
+        if (!stage.best) return false;
+        score = std::max(score, stage.candidates[*stage.best].score);
+        const PointSearch* const found = stage.candidates[*stage.best].search.get();
+        const bool moved = !same_engine(found->base(), best->base());
+        best = found;
+        request.sweep.sets = stage.plan.assignment(static_cast<std::int64_t>(*stage.best)).sets;
+        return moved;
+    };
+    const auto run_some = [&](std::vector<SweepAxis> axes) { return !axes.empty() && run(std::move(axes)); };
+    run(batch_axes(own.base(), held));
+    const auto any = [&stages] {
+        return std::any_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.best.has_value(); });
+    };
+    // Where no batch meets the SLOs another policy may, or more memory.
+    bool all_failed = !any();
+    for (auto* const axes : {&policy_axes, &memory_axes}) {
+        run_some(axes(best->base(), held));
+        if (std::exchange(all_failed, !any()) && any()) run_some(batch_axes(best->base(), held));
+    }
+    if (!any()) return;
+    for (int n = 0; n < most_refinements; ++n) {
+        if (!run_some(neighbour_axes(best->base(), held))) break;
+    }
+    run_some(long_prompt_axes(best->base(), held));
+}
+
 }  // namespace
 
 int tune_command(const std::vector<std::string>& args) {
@@ -497,9 +722,9 @@ int tune_command(const std::vector<std::string>& args) {
     SweepRequest alone = request.sweep;
     alone.vary.clear();
     const bool lists = !request.sweep.vary.empty();
-    std::vector<Stage> stages;
-    stages.reserve(3);  // the searches hold on to their plans
-    stages.emplace_back();
+    const std::optional<std::string> hold = given->text("hold");
+    const Held held = held_settings(hold, request.sweep.sets);
+    if (hold && lists) throw UserError("error: --hold is for a search without lists: with lists only these vary");
     LoadRequest own_request = request;
     own_request.sweep = alone;
     const SweepPlan own_plan = plan_load(own_request);
@@ -510,23 +735,16 @@ int tune_command(const std::vector<std::string>& args) {
         if (!lists) throw;
     }
     const OutputFolder folder(request.out);
-    if (!lists && own) request.sweep.vary = first_axes(own->base());
-    stages.front().plan = plan_load(request);
     RunCounter counter(0, request.quiet);
     request.search.on_run = [&counter] { counter.run(); };
-    const Prepared nothing;
-    const Prepared& base = own ? own->base() : nothing;
-    run_stage(stages.front(), request, base, counter);
-    if (!lists && own && stages.front().best) {
-        const Candidate& first = stages.front().candidates[*stages.front().best];
-        request.sweep.vary = second_axes(first.search->base());
-        if (!request.sweep.vary.empty()) {
-            const SweepPlan::Assignment chosen =
-                stages.front().plan.assignment(static_cast<std::int64_t>(*stages.front().best));
-            request.sweep.sets = chosen.sets;
-            stages.emplace_back().plan = plan_load(request);
-            run_stage(stages.back(), request, base, counter);
-        }
+    std::vector<Stage> stages;
+    stages.reserve(7 + most_refinements);  // the searches hold on to their plans
+    if (lists || !own) {
+        const Prepared nothing;
+        stages.emplace_back().plan = plan_load(request);
+        run_stage(stages.back(), request, own ? own->base() : nothing, std::nullopt, 0, counter);
+    } else {
+        search_in_turn(stages, request, *own, held, counter);
     }
     throw_if_stopped();
 
@@ -542,7 +760,8 @@ int tune_command(const std::vector<std::string>& args) {
     if (!any) {
         const Candidate& told =
             *std::find_if(first.begin(), first.end(), [](const Candidate& c) { return c.search != nullptr; });
-        print_error("no candidate meets the SLOs: " + told.label + ": " + capacity_text(told.capacity, told.search->knob()));
+        print_error("no candidate meets the SLOs: " + (told.label.empty() ? std::string() : told.label + ": ") +
+                    capacity_text(told.capacity, told.search->knob()));
         if (!request.quiet) print("best_max_num_seqs: 0, best_num_batched_tokens: 0, best_throughput: 0\n");
         return exit_gate_failed;
     }

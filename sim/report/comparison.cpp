@@ -101,6 +101,13 @@ double number_of(std::string_view text, const Column& column, bool bare) {
     return value;
 }
 
+constexpr std::string_view class_head = "class(";
+
+/// Of class(NAME).FIGURE the figure.
+std::string_view plain_name(std::string_view name) {
+    return name.starts_with(class_head) ? name.substr(name.rfind(").") + 2) : name;
+}
+
 double percent(std::string_view number) {
     static const Column any{"tolerance", Unit::count, nullptr};
     return number_of(trimmed(number), any, true) / 100;
@@ -109,7 +116,7 @@ double percent(std::string_view number) {
 }  // namespace
 
 Better better(const Column& column) {
-    const std::string_view name = column.name;
+    const std::string_view name = plain_name(column.name);
     if (column.name.ends_with("_ci95")) return Better::neither;
     if (column.unit == Unit::ms &&
         std::any_of(latency_heads.begin(), latency_heads.end(), [&](std::string_view head) { return name.starts_with(head); }))
@@ -162,6 +169,46 @@ std::vector<const Column*> columns_named(std::string_view pattern) {
     return {column};
 }
 
+std::optional<ClassMetric> class_metric(std::string_view pattern) {
+    const std::string_view text = trimmed(pattern);
+    if (!text.starts_with(class_head)) return std::nullopt;
+    std::string_view rest = text.substr(class_head.size());
+    ClassMetric out;
+    const bool quoted = !rest.empty() && (rest.front() == '"' || rest.front() == '\'');
+    const std::size_t end = quoted ? rest.find(rest.front(), 1) : rest.rfind(").");
+    if (end == std::string_view::npos || (!quoted && trimmed(rest.substr(0, end)).empty()))
+        throw UserError("a class is written class(NAME).FIGURE, not '" + excerpt(text) + "'");
+    out.name = quoted ? rest.substr(1, end - 1) : trimmed(rest.substr(0, end));
+    rest.remove_prefix(quoted ? end + 1 : end);
+    if (!rest.starts_with(").")) throw UserError("a class is written class(NAME).FIGURE, not '" + excerpt(text) + "'");
+    const std::string_view figure = trimmed(rest.substr(2));
+    if (figure == "all" || figure.ends_with('*')) {
+        const std::string_view head = figure == "all" ? std::string_view() : figure.substr(0, figure.size() - 1);
+        for (const ClassColumn& column : class_columns()) {
+            const Column plain{column.name, column.unit, nullptr};
+            if (column.name.starts_with(head) && (figure != "all" || better(plain) != Better::neither))
+                out.columns.push_back(&column);
+        }
+        if (out.columns.empty()) throw UserError("no figure of a class begins with '" + excerpt(head) + "'");
+        return out;
+    }
+    const ClassColumn* const column = find_class_column(figure);
+    if (column == nullptr) {
+        const std::string near = nearest_class_column(figure);
+        throw UserError("classes have no figure '" + excerpt(figure) + "'" +
+                        (near.empty() ? std::string() : "; did you mean '" + near + "'?"));
+    }
+    out.columns.push_back(column);
+    return out;
+}
+
+std::string class_figure(std::string_view name, const ClassColumn& column) {
+    std::string out(class_head);
+    out += name.empty() ? std::string_view("\"\"") : name;
+    out += ").";
+    return out.append(column.name);
+}
+
 double Tolerance::allowed(double base) const {
     return std::max(relative.value_or(0) * std::fabs(base), absolute.value_or(0));
 }
@@ -200,6 +247,12 @@ Tolerance parse_default_tolerance(std::string_view text) {
 Tolerance ComparisonRules::of(const Column& column) const {
     if (column.name == "verdict") return {};
     if (const auto found = own.find(column.name); found != own.end()) return found->second;
+    if (const std::string_view plain = plain_name(column.name); plain != column.name) {
+        const std::string every = std::string(class_head).append("*).").append(plain);
+        for (const std::string_view name : {std::string_view(every), plain}) {
+            if (const auto found = own.find(name); found != own.end()) return found->second;
+        }
+    }
     if (common) return *common;
     if (column.unit == Unit::share && column.name != "load") return {std::nullopt, usual_of_shares};
     return {usual_relative, std::nullopt};

@@ -49,10 +49,15 @@ std::span<const Scale> scales(Unit unit) {
     KVSIM_CHECK(false, "unit out of range");
 }
 
-std::string unit_names(Unit unit) {
+/// req/s for a token rate (and the other way round) is a misunderstanding, not a unit.
+bool is_other_rate(std::string_view unit, std::string_view column) {
+    return (unit == "req/s" && !column.ends_with("_req_s")) || (unit == "tok/s" && !column.ends_with("_tok_s"));
+}
+
+std::string unit_names(Unit unit, std::string_view column) {
     std::string names;
     for (const Scale& scale : scales(unit)) {
-        if (scale.unit.empty()) continue;
+        if (scale.unit.empty() || is_other_rate(scale.unit, column)) continue;
         names += names.empty() ? "" : ", ";
         names += scale.unit;
     }
@@ -93,14 +98,12 @@ double parse_quantity(std::string_view value, std::string_view name, Unit of, bo
     if (read.ec != std::errc{} || !std::isfinite(number)) throw UserError("'" + excerpt(value) + "' is not a number");
     const std::string_view unit = trimmed(value.substr(static_cast<std::size_t>(read.ptr - value.data())));
     if (unit.empty() && bare && of != Unit::share) return number;
-    // req/s for a token rate (and the other way round) is a misunderstanding, not a unit.
-    const bool other_rate = (unit == "req/s" && !name.ends_with("_req_s")) || (unit == "tok/s" && !name.ends_with("_tok_s"));
     if (of == Unit::share && unit.empty() && number > 1 && name != "load")
         throw UserError(column + " is a share of 1: write 0.95 or 95%");
     for (const Scale& scale : scales(of)) {
-        if (scale.unit == unit && !other_rate) return scale.divides ? number / scale.factor : number * scale.factor;
+        if (scale.unit == unit && !is_other_rate(unit, name)) return scale.divides ? number / scale.factor : number * scale.factor;
     }
-    const std::string known = unit_names(of);
+    const std::string known = unit_names(of, name);
     if (unit.empty()) throw UserError(column + " needs a unit (" + known + ")");
     throw UserError("unit '" + excerpt(unit) + "' does not fit " + column +
                     (known.empty() ? ", which has none" : " (one of: " + known + ")"));

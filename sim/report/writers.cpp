@@ -11,6 +11,7 @@
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/file.hpp"
 #include "kvsim/base/text.hpp"
+#include "kvsim/report/assertion.hpp"
 #include "number_text.hpp"
 
 namespace kvsim {
@@ -433,6 +434,34 @@ std::string summary_csv_row(const Summary& summary) {
 std::string summary_csv(std::span<const Summary> summaries) {
     std::string out = summary_csv_header();
     for (const Summary& summary : summaries) out += summary_csv_row(summary);
+    return out;
+}
+
+std::string classes_csv_header(std::string_view before) {
+    std::string out(before);
+    out += "scenario,scenario_hash,kvsim_version,seed,class";
+    for (const ClassColumn& column : class_columns()) {
+        out += ',';
+        out += column.name;
+    }
+    return out + "\n";
+}
+
+std::string classes_csv_rows(const Summary& summary, std::string_view before) {
+    std::string out;
+    for (const ClassSummary& c : summary.classes) {
+        out += before;
+        append_csv_field(out, summary.scenario);
+        out += ',' + summary.scenario_hash + ',' + summary.kvsim_version + ',';
+        append_integer(out, summary.seed);
+        out += ',';
+        append_csv_field(out, c.name);
+        for (const ClassColumn& column : class_columns()) {
+            out += ',';
+            append_csv_field(out, cell_text(column.get(summary, c), column.unit));
+        }
+        out += '\n';
+    }
     return out;
 }
 

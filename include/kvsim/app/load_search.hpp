@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvsim/app/experiment.hpp"
 #include "kvsim/app/prepare.hpp"
 #include "kvsim/app/sweep.hpp"
 #include "kvsim/report/assertion.hpp"
@@ -40,26 +41,35 @@ struct LoadKnob {
 /// standing ready unless the scenario has such a limit itself. Throws UserError where there is neither.
 LoadKnob load_knob(const Prepared& p, LoadBy by);
 
-/// What must hold, each a text for reading. `stable`: the verdict is not "overloaded".
+/// One run.
+struct Probe {
+    bool meets = false;
+    std::vector<std::size_t> broken;  ///< places in Targets::texts
+    /// How far the worst of the targets is beyond its limit, as the logarithm of a factor; 0 or below where all hold. Unset
+    /// where that is no question of more or less.
+    std::optional<double> excess;
+    Summary summary;
+};
+
+/// Requests that arrive for each that is served while any waits, of an open loop in which some do for more than half of the
+/// run; else unset. Above 1 the queue grows for as long as the run lasts.
+///
+/// Unlike Summary::load it rests on what this run served, because a backlog that came all at once may be served more slowly
+/// (requests of one length then start and end together).
+std::optional<double> arrivals_per_served(const Run& run);
+
+/// What must hold, each a text for reading. `stable`: the verdict is not "overloaded", and no more arrives than is served.
 struct Targets {
     std::vector<Assertion> slos;
     std::vector<std::string> texts;  ///< of the SLOs, then "stable" if that is asked for
     bool stable = true;
-    /// Places in `texts` of what does not hold.
-    [[nodiscard]] std::vector<std::size_t> broken(const Summary& summary) const;
+    [[nodiscard]] Probe judge(const Run& run) const;
 };
 /// `slos`: assertions, several in one text separated by commas outside parentheses. None: the scenario's own limits must be met
 /// by the share `attainment` of the requests (0.99 if unset); without any, stability alone counts, which a closed loop always
 /// has. Throws UserError.
 Targets read_targets(const std::vector<std::string>& slos, const std::optional<std::string>& attainment, bool scenario_has_slo,
                      LoadBy by);
-
-/// One run.
-struct Probe {
-    bool meets = false;
-    std::vector<std::size_t> broken;  ///< places in Targets::texts
-    Summary summary;
-};
 
 struct SearchLimits {
     double min = 0;
@@ -78,7 +88,8 @@ public:
     /// Runs it unless it has been.
     const Probe& probe(double load);
     /// Probes until the bracket is at most `tolerance` wide, relative to its lower end, or a limit is reached. Starts at
-    /// `guess` where nothing is known.
+    /// `guess` where nothing is known. Goes where Probe::excess says that the limit lies, and halves where it says nothing or
+    /// is of no help.
     void narrow(const SearchLimits& limits, double guess, double tolerance);
 
     /// The lowest load that fails; unset: none does.
@@ -89,6 +100,7 @@ public:
     [[nodiscard]] std::optional<double> middle() const;  ///< of the bracket; the end there is
 
 private:
+    [[nodiscard]] double next_load(const SearchLimits& limits, double tolerance, bool halve) const;
     Measure measure_;
     std::map<double, Probe> probes_;
 };
@@ -99,6 +111,7 @@ struct SearchSettings {
     LoadBy by = LoadBy::rate;
     std::optional<double> min, max;  ///< unset: 1/1024 and 64 times the first guess
     double tolerance = 0.005;        ///< width of a bracket, relative
+    bool exact = false;              ///< the user has named it
     std::function<void()> on_run;    ///< after each, from any thread
 };
 
@@ -138,6 +151,8 @@ public:
     PointSearch(const PointSearch&) = delete;
     PointSearch& operator=(const PointSearch&) = delete;
 
+    /// Whether the first seed meets the targets at this load. A search that follows starts there.
+    bool reaches(double load);
     /// Narrows the brackets of the first `seeds` seeds, the first one before the others.
     void search(std::size_t seeds, double tolerance, std::size_t threads);
     /// Runs every seed at the same loads around the first seed's capacity: the curve, and whether it is monotone.

@@ -21,6 +21,8 @@ struct ResultRow {
     std::map<std::string, std::string> varied;  ///< by key
     /// By column's name; the verdict by rank. What does not apply is missing.
     std::map<std::string_view, double> figures;
+    /// By class, then by column's name. Of a mean over seeds their mean.
+    std::map<std::string, std::map<std::string_view, double>, std::less<>> classes;
     [[nodiscard]] std::string point() const;  ///< "chat engine.preset=vllm-v1"
 };
 
@@ -34,6 +36,8 @@ struct ResultSet {
 /// that says most is read: the sweep, else the single replications (also in the folders of several scenarios), else the
 /// summary. Throws UserError with file and line: nothing of the kind, no rows, a cell that is no number, rows of several
 /// versions, the same point and seed twice.
-ResultSet read_results(const std::filesystem::path& path);
+/// A classes.csv is read as rows with `class` among their varied keys. `with_classes`: the one beside the file gives its rows
+/// their figures by class (of FILE.csv with another name FILE.classes.csv).
+ResultSet read_results(const std::filesystem::path& path, bool with_classes = false);
 
 }  // namespace kvsim::app

@@ -48,6 +48,7 @@ struct SweepRequest {
     std::filesystem::path file;
     std::filesystem::path catalog;
     std::vector<std::string> vary, sets, overlays;
+    std::vector<SweepAxis> axes;  ///< behind those of `vary`
     std::optional<std::int64_t> repeat, seed;
     std::int64_t usual_repeat = 1;  ///< where neither `repeat` nor the file says
     bool large = false;             ///< more than `many_rows` rows are meant

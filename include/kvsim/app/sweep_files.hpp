@@ -6,6 +6,9 @@
 //   shard-I-of-N.csv   the rows of a shard that is done, in order
 //   sweep.csv          all rows, in order
 //
+// Where requests have classes, each has its companion with a row per class: points/ROW.classes, classes-I-of-N.csv,
+// classes.csv.
+//
 // Every file appears complete or not at all.
 
 #include <cstdint>
@@ -24,6 +27,9 @@ std::vector<std::string> key_columns(const SweepPlan& plan);
 /// point, the varied keys, the columns of summary.csv, error; "\n" included.
 std::string sweep_header(const SweepPlan& plan);
 
+/// Of a companion: point, the varied keys, the columns of classes.csv.
+std::string sweep_classes_header(const SweepPlan& plan);
+
 class SweepFolder {
 public:
     /// Makes the folder and writes plan.json. `resume`: what is finished of the same plan stays. Without it the shard's earlier
@@ -34,22 +40,26 @@ public:
     /// The shard's rows stand in their file.
     [[nodiscard]] bool done() const;
     [[nodiscard]] bool has(std::int64_t row) const;
-    void add(std::int64_t row, const std::string& line) const;
+    /// `classes`: the rows of the companion, perhaps none.
+    void add(std::int64_t row, const std::string& line, const std::string& classes) const;
     [[nodiscard]] std::string read(std::int64_t row) const;
     /// All rows of the shard as one file; the single ones go.
     void finish(const std::vector<std::int64_t>& rows) const;
     /// sweep.csv or the shard's file.
     [[nodiscard]] std::filesystem::path result() const;
+    /// Its companion, which need not be there.
+    [[nodiscard]] std::filesystem::path classes() const;
 
 private:
     [[nodiscard]] std::filesystem::path point_file(std::int64_t row) const;
+    [[nodiscard]] std::filesystem::path class_file(std::int64_t row) const;
     std::filesystem::path folder_;
     Shard shard_;
-    std::string header_;
+    std::string header_, classes_header_;
 };
 
-/// The parts in `folders` as one sweep.csv in `out`. Throws UserError unless they are of one plan and every row is there
-/// exactly once. Returns the number of rows.
+/// The parts in `folders` as one sweep.csv in `out`, and their companions as one classes.csv. Throws UserError unless they are
+/// of one plan and every row is there exactly once. Returns the number of rows.
 std::int64_t merge_sweeps(const std::vector<std::filesystem::path>& folders, const std::filesystem::path& out);
 
 }  // namespace kvsim::app

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvsim/report/assertion.hpp"
 #include "kvsim/report/summary.hpp"
 
 namespace kvsim {
@@ -33,6 +34,17 @@ struct Tolerance {
     std::optional<double> absolute;  ///< in the column's unit
     [[nodiscard]] double allowed(double base) const;
 };
+/// class(NAME).FIGURE of a comparison; NAME may be `*`: every class.
+struct ClassMetric {
+    std::string name;
+    std::vector<const ClassColumn*> columns;
+    [[nodiscard]] bool every() const { return name == "*"; }
+};
+/// Nullopt unless the pattern begins with `class(`; FIGURE as in columns_named(). Throws UserError.
+std::optional<ClassMetric> class_metric(std::string_view pattern);
+/// "class(chat).ttft_p99_ms"
+std::string class_figure(std::string_view name, const ClassColumn& column);
+
 /// "5%", "2ms", "5%,2ms", "1pp" (percentage points of a share), "0". `bare`: a number without unit is in the column's own.
 /// Throws UserError with the bare reason.
 Tolerance parse_tolerance(std::string_view text, const Column& column, bool bare);
@@ -44,15 +56,17 @@ Tolerance parse_default_tolerance(std::string_view text);
 enum class Correction : std::uint8_t { fdr, holm, none };
 
 struct ComparisonRules {
-    std::optional<Tolerance> common;            ///< unset: 5 %, of shares one percentage point
-    std::map<std::string_view, Tolerance> own;  ///< by column
-    bool two_sided = false;                     ///< a change for the better counts too
-    bool unclear_fails = false;                 ///< beyond the tolerance is enough
+    std::optional<Tolerance> common;  ///< unset: 5 %, of shares one percentage point
+    /// By column's name; of classes by class_figure(), where `*` stands for every class. A class without one has its column's.
+    std::map<std::string, Tolerance, std::less<>> own;
+    bool two_sided = false;      ///< a change for the better counts too
+    bool unclear_fails = false;  ///< beyond the tolerance is enough
     Correction correction = Correction::fdr;
     [[nodiscard]] Tolerance of(const Column& column) const;
 };
 
-/// One figure at one point, under the same seeds in the same order; without seeds one value each.
+/// One figure at one point (of a class: a column named by class_figure()), under the same seeds in the same order; without
+/// seeds one value each.
 struct PairedFigure {
     std::string point;
     const Column* column = nullptr;

@@ -24,6 +24,11 @@ std::string summary_csv_row(const Summary& summary);
 /// Header and one row per run.
 std::string summary_csv(std::span<const Summary> summaries);
 
+/// classes.csv: scenario, scenario_hash, kvsim_version, seed, class, then class_columns(); a row per run and class, none of a
+/// run without classes. `before`: further fields in front of each row, written, with the comma that ends them.
+std::string classes_csv_header(std::string_view before = {});
+std::string classes_csv_rows(const Summary& summary, std::string_view before = {});
+
 /// One object as `vllm bench serve --save-result` writes it (all completed requests; its keys in its order, numbers it has as
 /// floats keep a decimal point), then `kvsim`: every column of summary.csv (measured requests) and where the figures come from.
 /// One line, no line end. `date` comes from SOURCE_DATE_EPOCH, else it is 19700101-000000.

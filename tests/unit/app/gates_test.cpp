@@ -231,10 +231,13 @@ TEST_CASE("compare: under several seeds a difference must be significant") {
                   summary("a,1,1,4,10,5,400,0,stable\na,1,1,2,10,5,200,0,stable\n"
                           "a,1,1,3,10,5,300,0,stable\na,1,1,1,10,5,100,0,stable\n"))
               .exit == 0);
-    // Seeds without a partner are left out, and said to be.
     const Finished fewer = compare(folder, base, rows({100, 200}));
-    CHECK(fewer.exit == 0);
-    CHECK(contains(fewer.err, "without a partner of the same seed"));
+    CHECK(fewer.exit == 2);
+    CHECK(contains(fewer.err, "2 of the baseline's runs are missing in new.csv: a seed 3; a seed 4"));
+    const Finished allowed = compare(folder, base, rows({100, 200}), {"--allow-missing"});
+    CHECK(allowed.exit == 0);
+    CHECK(contains(allowed.err, "a seed 3; a seed 4"));
+    CHECK(compare(folder, rows({100, 200}), base).exit == 0);  // more of them is no loss
     const Finished none = compare(folder, base, summary("a,1,1,9,10,5,100,0,stable\n"));
     CHECK(none.exit == 2);
     CHECK(contains(none.err, "seeds"));
@@ -319,7 +322,28 @@ TEST_CASE("compare: a value that is gone fails, one that came does not") {
     const Finished gone = compare(folder, with, without);
     CHECK(gone.exit == 1);
     CHECK(contains(gone.out, "none in NEW"));
-    CHECK(compare(folder, without, with).exit == 0);
+    const Finished came = compare(folder, without, with);
+    CHECK(came.exit == 0);
+    CHECK(contains(came.err, "without a value in BASE, not compared: a ttft_p99_ms"));
+}
+
+TEST_CASE("compare: files that other programs wrote again") {
+    const TemporaryFolder folder;
+    const std::string header = "point,engine.max_num_seqs,scenario,scenario_hash,kvsim_version,seed,ttft_p99_ms,error\n";
+    const std::string base = header + "0,8,\"a, b\",1,1,1,100,\n1,16,\"a, b\",1,1,1,200,\n";
+    // Another order of columns and rows, a byte order mark, CRLF, blank lines, no last line end.
+    const std::string moved =
+        "\xEF\xBB\xBF"
+        "error,ttft_p99_ms,seed,kvsim_version,scenario_hash,scenario,engine.max_num_seqs,point\r\n\r\n"
+        ",200,1,1,1,\"a, b\",16,1\r\n,100,1,1,1,\"a, b\",8,0";
+    const Finished same = compare(folder, base, moved, {"--tolerance", "0"});
+    CAPTURE(same.err);
+    CHECK(same.exit == 0);
+    CHECK(contains(same.out, "2 points, 2 comparisons"));
+    CHECK(same.err.empty());
+    CHECK(compare(folder, moved, header + "0,8,\"a, b\",1,1,1,100,\n1,16,\"a, b\",1,1,1,250,\n").exit == 1);
+    CHECK(contains(compare(folder, base, header + "0,8,a,1,1,1,100,\n1,16,a,1,,1,200,\n").err,
+                   "new.csv mixes the results of kvsim (unnamed), 1"));
 }
 
 TEST_CASE("compare: points that failed") {
@@ -387,6 +411,94 @@ TEST_CASE("compare: folders of run and sweep, CSV and JSON, agree with themselve
     CHECK(both.exit == 0);
     CHECK(contains(both.out, "2 points"));
     CHECK(run_in(folder, {"compare", ".", "both"}).exit == 2);
+}
+
+TEST_CASE("compare: figures by class of runs, replications and sweeps, each against its own tolerance") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", classes_scenario());
+    const auto run = [&](std::vector<std::string> args, const std::string& out, const std::string& set) {
+        args.insert(args.end(), {"--quiet", "--out", out, "--set", set});
+        CHECK(run_in(folder, args).exit == 0);
+    };
+    const std::vector<std::pair<std::string, std::vector<std::string>>> kinds{
+        {"one", {"s.yaml"}},
+        {"many", {"s.yaml", "--replications", "3"}},
+        {"grid", {"sweep", "s.yaml", "--vary", "engine.max_num_seqs=4,8", "--repeat", "3", "--aggregate"}}};
+    for (const auto& [name, args] : kinds) {
+        run(args, name, "workload.rate_scale=1");
+        run(args, std::string(name).append("-slow"), "step_time={model: constant, step: 12ms}");
+    }
+    for (const std::string name : {"one", "one/summary.csv", "one/summary.json", "many", "many/summary.csv", "grid",
+                                   "grid/sweep.csv", "grid/aggregate.csv"}) {
+        CAPTURE(name);
+        const std::size_t slash = std::min(name.find('/'), name.size());
+        const std::string slow = name.substr(0, slash).append("-slow").append(name.substr(slash));
+        const Finished same = run_in(folder, {"compare", name, name, "--tolerance", "0", "--metrics", "class(*).all"});
+        CHECK(same.exit == 0);
+        CHECK(same.err.empty());
+        const Finished worse =
+            run_in(folder, {"compare", name, slow, "--metrics", "completed,class(chat).e2e_mean,class(batch).e2e_*"});
+        CHECK(worse.exit == 1);
+        CHECK(contains(worse.out, "class(chat).e2e_mean_ms"));
+        CHECK(contains(worse.out, "class(batch).e2e_p99_ms"));
+        CHECK_FALSE(contains(worse.out, "class(chat).e2e_p99_ms"));
+        const auto within = [&](const std::string& tolerance) {
+            return run_in(folder, {"compare", name, slow, "--metrics", "class(*).e2e_mean", "--tolerance", tolerance}).exit;
+        };
+        CHECK(within("class(*).e2e_mean=80%") == 0);
+        CHECK(within("e2e_mean=80%") == 0);
+        CHECK(within("class(chat).e2e_mean=80%") == 1);
+        CHECK(within("class(*).e2e_mean=10s") == 0);
+    }
+    // The file itself, a point a class.
+    const Finished direct = run_in(folder, {"compare", "many/classes.csv", "many-slow/classes.csv", "--metrics", "e2e_mean"});
+    CHECK(direct.exit == 1);
+    CHECK(contains(direct.out, "small class=chat"));
+    CHECK(contains(direct.out, "2 points"));
+    // A baseline under a name of its own.
+    folder.write("base.csv", slurp(folder.path() / "grid/sweep.csv"));
+    folder.write("base.classes.csv", slurp(folder.path() / "grid/classes.csv"));
+    CHECK(run_in(folder, {"compare", "base.csv", "grid", "--metrics", "class(chat).ttft_p99"}).exit == 0);
+    struct Case {
+        const char* metrics;
+        const char* message;
+    };
+    for (const Case& c : {Case{"class(chta).ttft_p99", "one has no class 'chta'; did you mean 'chat'?"},
+                          {"class(chat).ttft_p98", "classes have no figure 'ttft_p98'; did you mean"},
+                          {"class(chat).kv_usage_mean", "classes have no figure 'kv_usage_mean'"},
+                          {"class(chat).zzz_*", "no figure of a class begins with 'zzz_'"},
+                          {"class(chat)", "class(NAME).FIGURE"},
+                          {"class().ttft_p99", "class(NAME).FIGURE"},
+                          {"class(\"chat).ttft_p99", "class(NAME).FIGURE"}}) {
+        CAPTURE(c.metrics);
+        const Finished wrong = run_in(folder, {"compare", "one", "one", "--metrics", c.metrics});
+        CHECK(wrong.exit == 2);
+        CHECK(contains(wrong.err, c.message));
+    }
+    folder.write("base.classes.csv", "scenario,kvsim_version,seed,class,ttft_p99_ms\nsmall,1,1,chat,nan\n");
+    const Finished nan = run_in(folder, {"compare", "base.csv", "grid", "--metrics", "class(chat).ttft_p99"});
+    CHECK(nan.exit == 2);
+    CHECK(contains(nan.err, "base.classes.csv:2: error: ttft_p99_ms: 'nan' is no number"));
+    folder.write("base.classes.csv", "scenario,kvsim_version,seed,class\nsmall,1,1,chat\nsmall,1,1,chat\n");
+    CHECK(contains(run_in(folder, {"compare", "base.csv", "grid", "--metrics", "class(chat).ttft_p99"}).err,
+                   "base.classes.csv:3: error: class 'chat' of the same run once more"));
+    // A run without classes takes an earlier run's file away.
+    folder.write("plain.yaml", small_scenario());
+    CHECK(run_in(folder, {"plain.yaml", "--out", "one", "--quiet"}).exit == 0);
+    CHECK(contains(run_in(folder, {"compare", "one", "one", "--metrics", "class(chat).ttft_p99"}).err,
+                   "one has no figures by class (no classes.csv beside it)"));
+}
+
+TEST_CASE("compare: a class that is gone fails") {
+    const TemporaryFolder folder;
+    folder.write("base.classes.csv", "scenario,kvsim_version,seed,class,ttft_p99_ms\na,1,1,chat,5\na,1,1,\"odd ,)\",5\n");
+    folder.write("new.classes.csv", "scenario,kvsim_version,seed,class,ttft_p99_ms\na,1,1,chat,5\n");
+    const std::string row = summary("a,1,1,1,10,5,100,0,stable\n");
+    CHECK(compare(folder, row, row, {"--metrics", "class(chat).ttft_p99"}).exit == 0);
+    const Finished gone = compare(folder, row, row, {"--metrics", "class(chat).ttft_p99,class('odd ,)').ttft_p99"});
+    CHECK(gone.exit == 1);
+    CHECK(contains(gone.out, "class(odd ,)).ttft_p99_ms"));
+    CHECK(contains(gone.out, "none in NEW"));
 }
 
 TEST_CASE("compare: what it prints") {

@@ -175,6 +175,78 @@ TEST_CASE("sweep: killed in the middle and resumed, the file is the same") {
     CHECK(run_in(folder, args).err.find("holds another sweep") != std::string::npos);
 }
 
+TEST_CASE("sweep: the figures by class are the same whole, sharded, merged, killed and resumed, and those of a run") {
+    const TemporaryFolder folder;
+    std::string text = small_scenario();
+    text = text.substr(0, text.find("  requests: 60"));
+    folder.write("s.yaml",
+                 text +
+                     "  classes:\n    - {name: \"chat, urgent\", requests: 300, arrivals: {process: poisson, rate: 4/s}, "
+                     "prompt_tokens: 100, output_tokens: 20, slo: {ttft: 100ms}}\n    - {name: batch, requests: 200, arrivals: "
+                     "{process: poisson, rate: 2/s}, prompt_tokens: 400, output_tokens: 60}\n");
+    const auto swept = [](std::vector<std::string> more) {
+        std::vector<std::string> args{"sweep", "s.yaml", "--vary", "engine.max_num_seqs=2,4,8", "--repeat", "3", "--quiet"};
+        args.insert(args.end(), more.begin(), more.end());
+        return args;
+    };
+    REQUIRE(run_in(folder, swept({"--out", "whole", "-j", "3"})).exit == 0);
+    const std::string whole = slurp(folder.path() / "whole/classes.csv");
+    const CsvTable table = table_of(folder.path() / "whole/classes.csv");
+    REQUIRE(table.rows().size() == 18);
+    CHECK(table.columns()[1] == "engine.max_num_seqs");
+    for (int i = 0; i < 2; ++i)
+        REQUIRE(run_in(folder, swept({"--out", "parts", "--shard", std::to_string(i).append("/2")})).exit == 0);
+    CHECK_FALSE(fs::exists(folder.path() / "parts/classes.csv"));
+    REQUIRE(run_in(folder, {"merge", "parts", "--out", "merged", "--quiet"}).exit == 0);
+    CHECK(slurp(folder.path() / "merged/classes.csv") == whole);
+
+    std::vector<std::string> args = swept({"--out", "killed", "-j", "1"});
+    const auto some_done = [&] {
+        std::error_code error;
+        return std::distance(fs::directory_iterator(folder.path() / "killed/points", error), fs::directory_iterator()) >= 3;
+    };
+    const Finished run = run_program(args, {.folder = folder.path(), .output = {}, .interrupt_when = some_done, .signal = 9});
+    CHECK((run.exit == 137 || run.exit == 0));
+    args.emplace_back("--resume");
+    REQUIRE(run_in(folder, args).exit == 0);
+    CHECK(slurp(folder.path() / "killed/classes.csv") == whole);
+
+    REQUIRE(
+        run_in(folder, {"s.yaml", "--set", "engine.max_num_seqs=4", "--replications", "3", "--out", "alone", "--quiet"}).exit ==
+        0);
+    const CsvTable alone = table_of(folder.path() / "alone/classes.csv");
+    REQUIRE(alone.rows().size() == 6);
+    for (std::size_t i = 0; i < 6; ++i) {
+        for (const std::string& column : alone.columns()) {
+            if (column == "scenario_hash") continue;  // the seed is a key of the sweep's
+            CHECK(table.text(table.rows()[6 + i], column) == alone.text(alone.rows()[i], column));
+        }
+    }
+    // Requests sum up to those of the row, and only the class with a limit has an attainment.
+    const CsvTable sums = table_of(folder.path() / "alone/replications.csv");
+    for (std::size_t i = 0; i < 3; ++i) {
+        CHECK(*alone.number(alone.rows()[2 * i], "requests") + *alone.number(alone.rows()[2 * i + 1], "requests") ==
+              *sums.number(sums.rows()[i], "requests"));
+        CHECK(alone.text(alone.rows()[2 * i], "class") == "batch");
+        CHECK(alone.text(alone.rows()[2 * i], "slo_attainment").empty());
+        CHECK(*alone.number(alone.rows()[2 * i + 1], "slo_attainment") > 0);
+    }
+
+    SUBCASE("rows of a class that stand for no run") {
+        std::string part = slurp(folder.path() / "parts/classes-1-of-2.csv");
+        folder.write("parts/classes-0-of-2.csv", part);
+        const Finished wrong = run_in(folder, {"merge", "parts", "--out", "m"});
+        CHECK(wrong.exit == 2);
+        CHECK(wrong.err.find("which is not in ") != std::string::npos);
+        CHECK_FALSE(fs::exists(folder.path() / "m"));
+    }
+    SUBCASE("an earlier sweep's go") {
+        folder.write("s.yaml", small_scenario());
+        REQUIRE(run_in(folder, swept({"--out", "whole"})).exit == 0);
+        CHECK_FALSE(fs::exists(folder.path() / "whole/classes.csv"));
+    }
+}
+
 TEST_CASE("sweep: a row is what the scenario alone gives with the point's keys") {
     const TemporaryFolder folder;
     folder.write("s.yaml", small_scenario());
@@ -268,6 +340,7 @@ TEST_CASE("sweep: bad input costs nothing and leaves nothing") {
     refused({"sweep", "s.yaml", vary, "engine.max_num_seqs"}, "must be key.path=v1,v2");
     refused({"sweep", "s.yaml", vary, "seed=1,2"}, "--repeat");
     refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=1", vary, "engine.max_num_seqs=2"}, "varies twice");
+    refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=1,2,1"}, "engine.max_num_seqs=1 stands twice");
     refused({"sweep", "none.yaml", vary, "engine.max_num_seqs=1"}, "none.yaml");
     std::string many = "1";
     for (int i = 2; i <= 400; ++i) many.append(",").append(std::to_string(i));
@@ -283,6 +356,9 @@ TEST_CASE("sweep: bad input costs nothing and leaves nothing") {
     file("scenario: s.yaml\nvary: {engine.max_num_seqs: [1]}\n", "a sweep file needs `base`");
     file("base: s.yaml\nvery: {engine.max_num_seqs: [1]}\n", "sweep.yaml:2:1: error: unknown key 'very'; did you mean 'vary'?");
     file("base: s.yaml\nvary: {engine.max_num_seqs: []}\n", "at least one entry");
+    file("base: s.yaml\nvary: {}\n", "nothing varies");
+    file("base: s.yaml\nzip: [{engine.max_num_seqs: [1, 2, 1], engine.block_size: [16, 16, 16]}]\n",
+         "engine.max_num_seqs=1 engine.block_size=16 stands twice");
     file("base: s.yaml\nzip: [{engine.max_num_seqs: [1, 2], engine.block_size: [16]}]\n", "need as many");
     file("base: s.yaml\nvary: {engine.max_num_seqs: [1]}\nexclude: [{engine.max_num_seqs: 1}]\n", "every point");
     file("base: s.yaml\nvary: {engine.max_num_seqs: [1]}\nexclude: [{engine.max_num_seqs: 2}]\n", "never is 2");

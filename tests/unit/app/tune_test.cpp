@@ -186,6 +186,157 @@ TEST_CASE("tune: the same on one thread and on several, candidates that do not f
     CHECK(has(run.out, "cannot run"));
 }
 
+namespace {
+
+/// Urgent chats beside summaries that come in bursts and fill the KV cache, in nobody's hurry.
+std::string urgent_scenario() {
+    std::string out = small_scenario();
+    out = out.substr(0, out.find("  requests: 60"));
+    out.replace(out.find("num_gpu_blocks_override: 400"), 28, "num_gpu_blocks_override: 150");
+    out.replace(out.find("max_model_len: 4096"), 19, "max_model_len: 1024");
+    out.replace(out.find("per_token: 20us, per_sequence: 10us, per_context_token: 1us"), 59,
+                "per_token: 5us, per_sequence: 100us");
+    return out +
+           "  duration: 15s\n  classes:\n    - {name: chat, priority: 0, arrivals: {process: poisson, rate: 5/s}, "
+           "prompt_tokens: 50, output_tokens: {distribution: geometric, mean: 20}}\n    - {name: summary, priority: 5, "
+           "arrivals: {process: gamma, rate: 5/s, burstiness: 0.02}, prompt_tokens: 200, output_tokens: 60}\n";
+}
+const std::vector<std::string> urgent_slo{"--slo", "class(chat).ttft_p90 <= 200ms, class(chat).tpot_mean <= 7.5ms"};
+
+}  // namespace
+
+TEST_CASE("tune: without lists it finds the batch limits and the policy that an exhaustive search finds") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", urgent_scenario());
+    std::vector<std::string> args{"tune", "s.yaml", "--out", "t", "--seeds", "2", "--tolerance", "3%"};
+    args.insert(args.end(), urgent_slo.begin(), urgent_slo.end());
+    const Finished run = run_in(folder, args);
+    CAPTURE(run.err);
+    REQUIRE(run.exit == 0);
+    const CsvTable tuned = table_of(folder.path() / "t/tune.csv");
+    const auto best =
+        std::find_if(tuned.rows().begin(), tuned.rows().end(), [&](const auto& row) { return tuned.text(row, "best") == "1"; });
+    REQUIRE(best != tuned.rows().end());
+    CHECK(tuned.text(*best, "scheduling_policy") == "priority");
+    CHECK(has(run.out, "--scheduling-policy priority"));
+    CHECK(tuned.text(*best, "gpu_memory_utilization").empty());  // the blocks are given, not derived
+
+    // Batch sizes under both policies.
+    std::vector<std::string> full{"capacity",
+                                  "s.yaml",
+                                  "--out",
+                                  "c",
+                                  "--seeds",
+                                  "2",
+                                  "--tolerance",
+                                  "3%",
+                                  "--quiet",
+                                  "--vary",
+                                  "engine.max_num_seqs=4,8,16",
+                                  "--vary",
+                                  "engine.max_num_batched_tokens=512,2048",
+                                  "--vary",
+                                  "engine.scheduling_policy=fcfs,priority"};
+    full.insert(full.end(), urgent_slo.begin(), urgent_slo.end());
+    REQUIRE(run_in(folder, full).exit <= 1);
+    const CsvTable all = table_of(folder.path() / "c/points.csv");
+    double highest = 0;
+    double highest_fcfs = 0;
+    for (const CsvTable::Row& row : all.rows()) {
+        double& of = all.text(row, "engine.scheduling_policy") == "fcfs" ? highest_fcfs : highest;
+        of = std::max(of, *all.number(row, "capacity"));
+    }
+    CAPTURE(highest);
+    CAPTURE(highest_fcfs);
+    CHECK(highest > 1.5 * highest_fcfs);  // there was a policy to find
+    CHECK(*tuned.number(*best, "capacity") >= 0.96 * highest);
+
+    // Held, it stays; and what is set stays at that.
+    std::vector<std::string> held = args;
+    held[3] = "h";
+    held.insert(held.end(), {"--hold", "scheduling-policy,engine.enable_chunked_prefill", "--set", "engine.max_num_seqs=16"});
+    const Finished kept = run_in(folder, held);
+    CAPTURE(kept.err);
+    REQUIRE(kept.exit == 0);
+    const CsvTable table = table_of(folder.path() / "h/tune.csv");
+    for (const CsvTable::Row& row : table.rows()) {
+        CHECK(table.text(row, "scheduling_policy") == "fcfs");
+        CHECK(table.text(row, "enable_chunked_prefill") == "true");
+        CHECK(table.text(row, "max_num_seqs") == "16");
+    }
+    CHECK(has(kept.out, "best_max_num_seqs: 16, best_num_batched_tokens: "));
+}
+
+TEST_CASE("tune: without lists a policy is found where no batch meets the SLOs under the scenario's own") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", urgent_scenario());
+    std::vector<std::string> args{"tune", "s.yaml", "--out", "t", "--seeds", "1", "--tolerance", "10%", "--min", "2.5"};
+    args.insert(args.end(), urgent_slo.begin(), urgent_slo.end());
+    const Finished run = run_in(folder, args);
+    CAPTURE(run.err);
+    REQUIRE(run.exit == 0);
+    CHECK(has(run.out, "scheduling_policy priority"));
+    std::vector<std::string> held = args;
+    held.insert(held.end(), {"--hold", "scheduling_policy"});
+    const Finished none = run_in(folder, held);
+    CHECK(none.exit == 1);
+    CHECK(has(none.err, "no candidate meets the SLOs"));
+}
+
+TEST_CASE("tune: without lists a batch beyond them is found, and hopeless candidates cost one run") {
+    const TemporaryFolder folder;
+    std::string text = small_scenario();
+    text.replace(text.find("requests: 60"), 12, "requests: 3000");
+    text.replace(text.find("num_gpu_blocks_override: 400"), 28, "num_gpu_blocks_override: 40000");
+    text.replace(text.find("per_context_token: 1us"), 22, "per_context_token: 0us");
+    folder.write("s.yaml", text);
+    const Finished run = run_in(folder, {"tune", "s.yaml", "--out", "t", "--slo", "ttft_p90 <= 80ms", "--seeds", "2",
+                                         "--tolerance", "5%", "--hold", "long_prefill_token_threshold"});
+    CAPTURE(run.err);
+    REQUIRE(run.exit == 0);
+    const CsvTable table = table_of(folder.path() / "t/tune.csv");
+    int below = 0;
+    for (const CsvTable::Row& row : table.rows()) {
+        if (table.text(row, "outcome") != "below") continue;
+        ++below;
+        CHECK(*table.number(row, "runs") == 1);
+        CHECK(table.text(row, "capacity").empty());
+        CHECK(*table.number(row, "capacity_high") > 0);
+        CHECK(table.text(row, "best") == "0");
+    }
+    CHECK(below > 0);
+    CHECK(has(run.out, "< "));
+}
+
+TEST_CASE("tune: without lists the policies of the engine that the scenario names") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    struct Case {
+        std::string preset;
+        std::string orders;
+        std::size_t count;
+    };
+    for (const Case& c :
+         {Case{"vllm-v0", "fcfs priority", 2}, {"sglang", "fcfs lpm dfs-weight lof", 4}, {"orca-max", "fcfs priority", 2}}) {
+        CAPTURE(c.preset);
+        const Finished run = run_in(
+            folder, command({"tune", "s.yaml", "--out", c.preset, "--seeds", "1", "--tolerance", "10%", "--hold",
+                             "max_num_batched_tokens,max_num_seqs", "--set", std::string("engine.preset=").append(c.preset)},
+                            {}));
+        CAPTURE(run.err);
+        REQUIRE(run.exit <= 1);
+        const CsvTable table = table_of(fs::path(folder.path() / c.preset) / "tune.csv");
+        std::vector<std::string> seen;
+        for (const CsvTable::Row& row : table.rows()) {
+            const std::string order = table.text(row, "scheduling_policy");
+            if (table.text(row, "stage") != "2" || order.empty()) continue;
+            CHECK(has(c.orders, order));
+            if (std::find(seen.begin(), seen.end(), order) == seen.end()) seen.push_back(order);
+        }
+        CHECK(seen.size() == c.count);
+    }
+}
+
 TEST_CASE("tune: without lists the batch limits, then memory, block size and tensor parallelism") {
     const TemporaryFolder folder;
     folder.write(
@@ -203,7 +354,7 @@ TEST_CASE("tune: without lists the batch limits, then memory, block size and ten
         CHECK(has(run.out, part));
     const CsvTable table = table_of(folder.path() / "t/tune.csv");
     CHECK(std::count_if(table.rows().begin(), table.rows().end(),
-                        [&](const auto& row) { return table.text(row, "stage") == "2"; }) == 18);
+                        [&](const auto& row) { return table.text(row, "stage") == "3"; }) == 18);
     CHECK(std::any_of(table.rows().begin(), table.rows().end(),
                       [&](const auto& row) { return table.text(row, "scenario_as_is") == "1"; }));
     // So light a load never fills the KV cache: more of it is the same engine.
@@ -234,6 +385,24 @@ TEST_CASE("tune: no command line for a policy that neither vLLM nor SGLang has")
     CHECK(has(tuned("engine.scheduling_policy=priority", "table"), "--scheduling-policy priority"));
 }
 
+TEST_CASE("tune: an interrupted search leaves nothing") {
+    for (const int signal : {2, 15}) {
+        const TemporaryFolder folder;
+        std::string text = scenario();
+        text.replace(text.find("requests: 800"), 13, "requests: 200000");
+        folder.write("s.yaml", text);
+        Launch launch;
+        launch.folder = folder.path();
+        launch.signal = signal;
+        int polls = 0;
+        launch.interrupt_when = [&] { return fs::exists(folder.path() / "t") && ++polls > 50; };
+        const Finished run = run_program(command({"tune", "s.yaml", "--out", "t"}, {}), launch);
+        CHECK(run.exit == 128 + signal);
+        CHECK(run.out.empty());
+        CHECK_FALSE(fs::exists(folder.path() / "t"));
+    }
+}
+
 TEST_CASE("tune: what cannot be recommended") {
     const TemporaryFolder folder;
     folder.write("s.yaml", scenario());
@@ -254,6 +423,9 @@ TEST_CASE("tune: what cannot be recommended") {
                           {{"--preset", "vllm-v9"}, "vllm-v9"},
                           {{"--max-num-seqs", "4", "--vary", "engine.max_num_seqs=8"}, "varies twice"},
                           {{"--slo", "ttft_p98 <= 1s"}, "did you mean"},
+                          {{"--hold", "max_num_seq"}, "'max_num_seq' is not searched; did you mean 'max_num_seqs'?"},
+                          {{"--hold", ""}, "a name is missing"},
+                          {{"--hold", "block_size", "--max-num-seqs", "4"}, "--hold is for a search without lists"},
                           {{"--vary", "engine.num_gpu_blocks_override=3"}, "no candidate can run"},
                           {{"--set", "workload.arrivals=all_at_once"}, "all requests arrive at once"}}) {
         CAPTURE(c.message);

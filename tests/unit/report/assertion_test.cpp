@@ -79,7 +79,7 @@ TEST_CASE("assertions: what is wrong is said") {
     CHECK(contains(error_of("godput >= 1"), "did you mean 'goodput'"));
     CHECK(contains(error_of("ttft_p99 <= 2"), "needs a unit (ns, us, ms, s, min, h)"));
     CHECK(contains(error_of("ttft_p99 <= 2GB"), "unit 'GB' does not fit ttft_p99_ms"));
-    CHECK(contains(error_of("goodput >= 2 tok/s"), "unit 'tok/s' does not fit goodput_req_s"));
+    CHECK(contains(error_of("goodput >= 2 tok/s"), "unit 'tok/s' does not fit goodput_req_s (one of: /s, /min, /h, req/s)"));
     CHECK(contains(error_of("preemptions <= 2s"), "which has none"));
     CHECK(contains(error_of("slo_attainment >= 95"), "write 0.95 or 95%"));
     CHECK(contains(error_of("verdict >= stable"), "only == and !="));

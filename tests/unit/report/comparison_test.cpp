@@ -37,7 +37,7 @@ Finding found(std::string_view name, std::vector<double> base, std::vector<doubl
 
 ComparisonRules with(std::string_view name, std::string_view tolerance) {
     ComparisonRules rules;
-    rules.own[column(name).name] = parse_tolerance(tolerance, column(name), true);
+    rules.own[std::string(column(name).name)] = parse_tolerance(tolerance, column(name), true);
     return rules;
 }
 
