@@ -611,7 +611,8 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
     const DecodeLine* line = prices.line(decoders_);
     if (!line || !bound_stays(bound)) return {};
 
-    const std::int64_t first_number = batch_;
+    const std::int64_t begin = batch_;
+    const std::int64_t stop = batch_ + most_steps;
     const std::int64_t queued = async ? 2 : 1;
     // So many steps are taken one by one: the first until each batch of the queue just gives each of the decoders a token.
     const auto plain = [this](const Batch& batch) { return !batch.prefills && batch.decoders == decoders_; };
@@ -622,8 +623,31 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
     Walk walk{end};
     SimTime now = end;
     SimTime until = std::min(horizon, now + most_apart);
-    const std::int32_t* const crossers_of = crossers_.data();
     const std::size_t turn = phases_.size();
+    // The next schedule().
+    const auto advance = [&](Batch& batch) {
+        const std::int64_t crossers = crossers_[phase_];
+        const std::int64_t rows = decoders_;
+        const std::int64_t since = (now - walk.origin).count();
+        free -= crossers;
+        walk.blocks += crossers;
+        walk.tokens += rows;
+        walk.block_instants += crossers * since;
+        walk.token_instants += rows * since;
+        decode_context_ += rows;
+        phase_ = phase_ + 1 == turn ? 0 : phase_ + 1;
+        scheduled_at(batch_) = now;
+        batch.clear_prefills();
+        batch.number = batch_++;
+        batch.decoders = rows;
+        batch.measured_decoders = measured_decoders_;
+        batch.ends = false;
+    };
+    const auto go_on = [&](Batch& batch) {
+        first = last;
+        last = &batch;
+        now += first->duration;
+    };
     do {
         if (singles == 0) {
             const std::int64_t most = std::min(next_end_ - batch_ + 1, stretch);
@@ -639,69 +663,53 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
             }
         }
         if (singles > 0) {
-            const bool preempts = crossers_of[phase_] > free;
-            if (now >= until || (preempts && (first->ends || !only_preempts(bound, free)))) break;
+            if (now >= until) break;
             Batch& batch = *first;
+            const bool enough = crossers_[phase_] <= free;
             if (batch.ends) {
-                if (!waiting_.empty() || now > last_finish) break;
+                if (!enough || !waiting_.empty() || now > last_finish) break;
                 flush(walk, now);
                 finish_in(batch, now);
                 free = kv_.free();
             } else {
+                if (!enough && !only_preempts(bound, free)) break;
                 if (batch.decoders > 0) tokens_.next(batch.decoders, batch.measured_decoders, now - last_update_, now);
                 now_ = last_update_ = now;
                 if (batch.prefills || drained) take_tokens(batch);
             }
-            drained = preempts;
-            if (preempts) {
+            drained = !enough;
+            if (enough) {
+                advance(batch);
+                batch.duration = DecodePrices::price(*line, decode_context_);
+                go_on(batch);
+                --singles;
+            } else {
                 flush(walk, now);
                 preempted += make_room(batch, now);
                 free = kv_.free();
-                singles = queued + 1;
-            }
-            const std::int64_t crossers = crossers_of[phase_];
-            const std::int64_t rows = decoders_;
-            const std::int64_t since = (now - walk.origin).count();
-            free -= crossers;
-            walk.blocks += crossers;
-            walk.tokens += rows;
-            walk.block_instants += crossers * since;
-            walk.token_instants += rows * since;
-            decode_context_ += rows;
-            phase_ = phase_ + 1 == turn ? 0 : phase_ + 1;
-            scheduled_at(batch_) = now;
-            batch.clear_prefills();
-            batch.number = batch_++;
-            batch.decoders = rows;
-            batch.measured_decoders = measured_decoders_;
-            if (preempts) {
-                line = prices.line(rows);
-                batch.duration = prices.price(rows, decode_context_);
+                advance(batch);
+                batch.duration = prices.price(batch.decoders, decode_context_);
                 flush(walk, now);
-                budget_ = args_.max_num_batched_tokens - rows;
+                budget_ = args_.max_num_batched_tokens - batch.decoders;
                 steady_ = held_back_in_next();
-            } else {
-                batch.duration = DecodePrices::price(*line, decode_context_);
+                go_on(batch);
+                singles = queued;
+                line = steady_ ? prices.line(decoders_) : nullptr;
             }
-            batch.ends = false;
-            first = last;
-            last = &batch;
-            now += first->duration;
-            --singles;
         }
         if (next_end_ < batch_ && release_ended(batch_ - 1)) {
             last->ends = true;
             singles = queued;
-            line = prices.line(decoders_);
             if (decoders_ == 0 || bound == Bound::token_budget) break;
+            if (line) line = prices.line(decoders_);
         }
-    } while (line && steady_ && batch_ - first_number < most_steps);
+    } while (line && batch_ < stop);
     flush(walk, now);
     end = now;
     current = first;
     if (async) next = last;
     first->bound = last->bound = bound;
-    return {batch_ - first_number, walk.all_tokens, preempted};
+    return {batch_ - begin, walk.all_tokens, preempted};
 }
 
 /// At most `most` steps that are known to end in time and lack no block, where each batch of the queue just gives all decoders a

@@ -212,6 +212,9 @@ private:
     [[nodiscard]] SimTime& scheduled_at(std::int64_t batch) {
         return scheduled_at_[static_cast<std::size_t>(batch) & scheduled_mask_];
     }
+    [[nodiscard]] SimTime scheduled_at(std::int64_t batch) const {
+        return scheduled_at_[static_cast<std::size_t>(batch) & scheduled_mask_];
+    }
     void plan_decoders(Batch& batch);
     void plan_prefilling(Batch& batch);
     [[nodiscard]] bool lacks_blocks(PrefixHit hit, std::int64_t total, std::int64_t tokens);
