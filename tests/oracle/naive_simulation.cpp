@@ -516,7 +516,6 @@ private:
         std::int64_t recomputed = 0;
         for (std::size_t i = 0; i < batch.record.scheduled.size(); ++i) {
             const ScheduledRow& row = batch.record.scheduled[i];
-            RequestRecord& record = out_.requests[row.id];
             shape.tokens += row.tokens;
             ++shape.sequences;
             if (batch.samples[i]) ++shape.sampled;
@@ -539,7 +538,7 @@ private:
             if (is(LoopMutation::hit_counts_as_recompute) && row.kind == ScheduledRow::Kind::resumed) {
                 again += batch.hit_tokens[i];
             }
-            record.recomputed_tokens += static_cast<std::int32_t>(again);
+            out_.recomputed_tokens.add(row.id, static_cast<std::int32_t>(again), 0);
             recomputed += again;
 
             started(row.id, row.kind, batch.hit_tokens[i], batch.tokens_present[i]);
@@ -590,7 +589,7 @@ private:
             tracked.admitted = true;
             tracked.admitted_at = now_;
             record.queue = now_ - (is(LoopMutation::queue_from_arrival) ? record.arrival : tracked.enqueued);
-            record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
+            out_.cached_prompt_tokens.add(id, static_cast<std::int32_t>(hit), 0);
             out_.counters.hit_tokens_first += hit;
             out_.counters.prompt_tokens_first += record.prompt_tokens;
         } else if (kind == ScheduledRow::Kind::resumed) {
