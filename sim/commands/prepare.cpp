@@ -128,7 +128,7 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     p.options.keep_requests = wanted || needed != nullptr;
     if (!wanted && needed != nullptr) {
         p.info.warnings.push_back(
-            std::string("the record of every request is kept in spite of percentiles: histogram, 56 bytes and more each: ") +
+            std::string("the record of every request is kept in spite of percentiles: histogram, 48 bytes and more each: ") +
             needed + " are looked up in it");
     }
     // Where all requests come at once, only the limit says when each is meant to be sent.

@@ -16,8 +16,9 @@ std::optional<bool> slo_met(const RequestRecord& r, const config::SloConfig& slo
            (!slo.e2e || r.e2e <= *slo.e2e) && (!slo.queue || r.queue <= *slo.queue);
 }
 
-void RequestTotals::add(const RequestRecord& r, const config::SloConfig& slo) {
+void RequestTotals::add(const RequestRecord& r, const config::SloConfig& slo, std::int64_t recomputed_tokens) {
     counts.add(r);
+    counts.recomputed_tokens += recomputed_tokens;
     if (slo.any()) counts.met += slo_met(r, slo).value_or(false);
     if (!completed(r)) return;
     prompt.add(r.prompt_tokens);

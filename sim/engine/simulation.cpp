@@ -683,27 +683,38 @@ private:
         if (id - oldest_ > record_mask_) {
             std::vector<RequestRecord> larger(out_.requests.size() * 2);
             const std::size_t mask = larger.size() - 1;
-            for (RequestId i = oldest_; i != id; ++i) larger[i & mask] = record(i);
+            RareCounts recomputed;
+            for (RequestId i = oldest_; i != id; ++i) {
+                larger[i & mask] = record(i);
+                recomputed.add(i & mask, recomputed_tokens(i), larger.size());
+            }
             out_.requests.swap(larger);
+            out_.recomputed_tokens = std::move(recomputed);
             record_mask_ = mask;
         }
+        out_.recomputed_tokens.clear(id & record_mask_);
         return record(id) = {};
     }
+    [[nodiscard]] std::int32_t recomputed_tokens(RequestId id) const { return out_.recomputed_tokens[id & record_mask_]; }
 
     /// The record of a request that has left is final.
     void leave(RequestId id) {
-        if (record(id).measured) totals_->add(record(id), options_.slo);
-        if (totals_all_) totals_all_->add(record(id), options_.slo);
+        add_to_totals(id);
         while (oldest_ < out_.counters.arrivals && record(oldest_).finish != FinishReason::unfinished) ++oldest_;
+    }
+
+    void add_to_totals(RequestId id) {
+        if (record(id).measured) totals_->add(record(id), options_.slo, recomputed_tokens(id));
+        if (totals_all_) totals_all_->add(record(id), options_.slo, recomputed_tokens(id));
     }
 
     void close_totals() {
         for (RequestId id = oldest_; id < out_.counters.arrivals; ++id) {  // those a stalled run leaves behind
             if (record(id).finish != FinishReason::unfinished) continue;
-            if (record(id).measured) totals_->add(record(id), options_.slo);
-            if (totals_all_) totals_all_->add(record(id), options_.slo);
+            add_to_totals(id);
         }
         out_.requests = {};
+        out_.recomputed_tokens = {};
         out_.totals = totals_;
         out_.totals_all = totals_all_;
     }
@@ -721,12 +732,12 @@ private:
         c.prompt_tokens_first += tokens;
         if (record.queue > unscheduled) return;  // the first of several outputs counts
         const SimDuration tokenizer = unscheduled - record.queue;
-        record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
+        if (!totals_) out_.cached_prompt_tokens.add(id, static_cast<std::int32_t>(hit), out_.requests.capacity());
         record.queue = now - record.arrival - options_.api - tokenizer;
         if (options_.latency_from_intended && !out_.client_queue.empty()) record.queue -= client_queue_.of(id);
     }
     void on_recompute(RequestId id, std::int64_t tokens) override {
-        record(id).recomputed_tokens += static_cast<std::int32_t>(tokens);
+        out_.recomputed_tokens.add(id & record_mask_, static_cast<std::int32_t>(tokens), out_.requests.capacity());
     }
     void on_preempted(RequestId id) override {
         if (record(id).preemptions++ == 0) ++out_.counters.preempted_requests;

@@ -328,12 +328,12 @@ Tally exact_tally(const std::vector<RequestRecord>& records, bool measured_only,
     return exact_tally<ManyQuantity>(records, n, with_gaps, measured_only, intervals);
 }
 
-/// Whether limits were met is left to judge().
+/// Whether limits were met is left to judge(); tokens that were recomputed are not in the records.
 Tally tally(const std::vector<RequestRecord>& records, bool measured_only, bool exact, bool intervals) {
     if (exact) return exact_tally(records, measured_only, intervals);
     RequestTotals totals;
     for (const RequestRecord& r : records) {
-        if (r.measured || !measured_only) totals.add(r, {});
+        if (r.measured || !measured_only) totals.add(r, {}, 0);
     }
     Tally t = tally(totals);
     if (!intervals) return t;
@@ -349,7 +349,13 @@ std::int64_t arrived(const Outcome& outcome) {
 }
 
 Tally tally(const Outcome& outcome, const RunInfo& info, bool measured_only) {
-    if (!outcome.totals) { return tally(outcome.requests, measured_only, info.exact_percentiles, measured_only); }
+    if (!outcome.totals) {
+        Tally t = tally(outcome.requests, measured_only, info.exact_percentiles, measured_only);
+        for (RequestId id = 0; id < outcome.requests.size() && !outcome.recomputed_tokens.empty(); ++id) {
+            if (outcome.requests[id].measured || !measured_only) t.recomputed_tokens += outcome.recomputed_tokens[id];
+        }
+        return t;
+    }
     return tally(measured_only || !outcome.totals_all ? *outcome.totals : *outcome.totals_all);
 }
 
@@ -413,11 +419,16 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
     std::vector<ClassSummary> out;
     if (outcome.classes.empty()) return out;
     std::map<std::string, std::vector<RequestRecord>> records;
+    std::map<std::string, std::int64_t> recomputed;
     auto named = outcome.classes.begin();
+    const std::string nameless;
     for (RequestId id = 0; id < outcome.requests.size(); ++id) {
         const bool has = named != outcome.classes.end() && named->first == id;
-        std::vector<RequestRecord>& own = records[has ? (named++)->second : std::string()];
-        if (outcome.requests[id].measured) own.push_back(outcome.requests[id]);
+        const std::string& name = has ? (named++)->second : nameless;
+        std::vector<RequestRecord>& own = records[name];
+        if (!outcome.requests[id].measured) continue;
+        own.push_back(outcome.requests[id]);
+        if (const std::int32_t tokens = outcome.recomputed_tokens[id]; tokens > 0) recomputed[name] += tokens;
     }
     struct Waste {
         std::int64_t tokens = 0, outputs = 0;
@@ -455,7 +466,7 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
         c.cancelled = t.cancelled;
         c.preemptions = t.preemptions;
         c.preempted_requests = t.preempted_requests;
-        c.recomputed_tokens = t.recomputed_tokens;
+        c.recomputed_tokens = recomputed[name];
         c.total_prompt_tokens = t.prompt_tokens;
         c.total_output_tokens = t.output_tokens;
         c.prompt_tokens = t.prompt;

@@ -536,7 +536,7 @@ void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::
         rows.comma();
         rows.integer(r.output_tokens);
         rows.comma();
-        rows.integer(r.cached_prompt_tokens);
+        rows.integer(outcome.cached_prompt_tokens[i]);
         rows.comma();
         rows.ms(r.queue);
         rows.comma();
@@ -548,7 +548,7 @@ void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::
         rows.comma();
         rows.integer(r.preemptions);
         rows.comma();
-        rows.integer(r.recomputed_tokens);
+        rows.integer(outcome.recomputed_tokens[i]);
         rows.comma();
         rows.literal(finish_reason_name(r.finish));
         rows.comma();

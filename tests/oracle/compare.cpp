@@ -105,9 +105,10 @@ void compare_requests(const Outcome& expected, const Outcome& actual, Difference
         differences.check(r + "e2e", a.e2e, b.e2e);
         differences.check(r + "prompt_tokens", std::int64_t{a.prompt_tokens}, std::int64_t{b.prompt_tokens});
         differences.check(r + "output_tokens", std::int64_t{a.output_tokens}, std::int64_t{b.output_tokens});
-        differences.check(r + "cached_prompt_tokens", std::int64_t{a.cached_prompt_tokens},
-                          std::int64_t{b.cached_prompt_tokens});
-        differences.check(r + "recomputed_tokens", std::int64_t{a.recomputed_tokens}, std::int64_t{b.recomputed_tokens});
+        differences.check(r + "cached_prompt_tokens", std::int64_t{expected.cached_prompt_tokens[i]},
+                          std::int64_t{actual.cached_prompt_tokens[i]});
+        differences.check(r + "recomputed_tokens", std::int64_t{expected.recomputed_tokens[i]},
+                          std::int64_t{actual.recomputed_tokens[i]});
         differences.check(r + "preemptions", std::int64_t{a.preemptions}, std::int64_t{b.preemptions});
         differences.check(r + "replica", std::int64_t{a.replica}, std::int64_t{b.replica});
         differences.check(r + "finish", static_cast<std::int64_t>(a.finish), static_cast<std::int64_t>(b.finish));

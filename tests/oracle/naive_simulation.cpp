@@ -561,7 +561,6 @@ private:
         std::int64_t recomputed = 0;
         for (std::size_t i = 0; i < batch.record.scheduled.size(); ++i) {
             const ScheduledRow& row = batch.record.scheduled[i];
-            RequestRecord& record = out_.requests[request_of(row.id)];
             shape.tokens += row.tokens;
             ++shape.sequences;
             if (batch.samples[i]) ++shape.sampled;
@@ -584,7 +583,7 @@ private:
             if (is(LoopMutation::hit_counts_as_recompute) && row.kind == ScheduledRow::Kind::resumed) {
                 again += batch.hit_tokens[i];
             }
-            record.recomputed_tokens += static_cast<std::int32_t>(again);
+            out_.recomputed_tokens.add(request_of(row.id), static_cast<std::int32_t>(again), 0);
             recomputed += again;
 
             started(row.id, row.kind, batch.hit_tokens[i], batch.tokens_present[i]);
@@ -639,7 +638,7 @@ private:
             if (tracked.admitted_at) return;  // the first of several outputs counts
             tracked.admitted_at = now_;
             record.queue = now_ - (is(LoopMutation::queue_from_arrival) ? record.arrival : tracked.enqueued);
-            record.cached_prompt_tokens = static_cast<std::int32_t>(hit);
+            out_.cached_prompt_tokens.add(request_of(id), static_cast<std::int32_t>(hit), 0);
         } else if (kind == ScheduledRow::Kind::resumed) {
             KVSIM_CHECK(output.admitted, "resumed before it was admitted");
             out_.counters.hit_tokens_resume += hit;

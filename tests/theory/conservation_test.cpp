@@ -31,14 +31,14 @@ Totals totals(const Outcome& outcome) {
     Totals t;
     for (RequestId id = 0; id < outcome.requests.size(); ++id) {
         const RequestRecord& r = outcome.requests[id];
-        t.cached += r.cached_prompt_tokens;
+        t.cached += outcome.cached_prompt_tokens[id];
         t.outputs += r.output_tokens;
         t.first_tokens += r.output_tokens > 0;
         if (r.finish == FinishReason::timed_out || r.finish == FinishReason::cancelled) {
             ++t.gave_up;
             t.sojourn += outcome.unfinished_after.at(id).count();
         }
-        t.recomputed += r.recomputed_tokens;
+        t.recomputed += outcome.recomputed_tokens[id];
         t.preemptions += r.preemptions;
         if (r.finish == FinishReason::rejected) {
             ++t.rejected;

@@ -10,6 +10,7 @@
 
 #include "kvsim/base/duration_column.hpp"
 #include "kvsim/base/histogram.hpp"
+#include "kvsim/base/rare_counts.hpp"
 #include "kvsim/base/units.hpp"
 #include "kvsim/model/workload.hpp"
 
@@ -22,9 +23,7 @@ struct RequestRecord {
     SimDuration ttft{-1};   ///< arrival -> first output token received
     SimDuration e2e{-1};    ///< arrival -> last output token received
     std::int32_t prompt_tokens = 0;
-    std::int32_t output_tokens = 0;         ///< tokens it received; for unfinished ones so far
-    std::int32_t cached_prompt_tokens = 0;  ///< prefix hit of the first admission
-    std::int32_t recomputed_tokens = 0;     ///< tokens scheduled below its earlier maximum of `computed`
+    std::int32_t output_tokens = 0;  ///< tokens it received; for unfinished ones so far
     std::int32_t preemptions = 0;
     std::uint16_t replica = 0;
     FinishReason finish = FinishReason::unfinished;
@@ -117,6 +116,8 @@ struct RequestTotals;  // request_totals.hpp
 
 struct Outcome {
     std::vector<RequestRecord> requests;              ///< empty where only totals are kept
+    RareCounts cached_prompt_tokens;                  ///< by request: prefix hit of the first admission
+    RareCounts recomputed_tokens;                     ///< by request: scheduled below its earlier maximum of `computed`
     std::shared_ptr<const RequestTotals> totals;      ///< of measured requests; null where records are kept
     std::shared_ptr<const RequestTotals> totals_all;  ///< of all requests; null when none is cut as warm-up
     LogLinearHistogram itl{10};                       ///< gaps between consecutive tokens of all measured requests, ns

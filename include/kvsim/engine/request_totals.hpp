@@ -42,7 +42,7 @@ struct RequestCounts {
     SimTime last_completion{};
 
     /// The record is final: its request has left, or the run has ended. A completed request whose times are out of order is an
-    /// InternalError. `met` is the caller's.
+    /// InternalError. `met` and `recomputed_tokens` are the caller's.
     void add(const RequestRecord& record);
 };
 
@@ -53,7 +53,6 @@ inline void RequestCounts::add(const RequestRecord& r) {
         preemptions += r.preemptions;
         ++preempted_requests;
     }
-    recomputed_tokens += r.recomputed_tokens;
     if (!kvsim::completed(r)) {
         rejected += r.finish == FinishReason::rejected;
         timed_out += r.finish == FinishReason::timed_out;
@@ -73,7 +72,7 @@ struct RequestTotals {
     RequestCounts counts;
     LogLinearHistogram prompt{10}, output{10}, ttft{10}, tpot{10}, e2e{10}, queue{10};
 
-    void add(const RequestRecord& record, const config::SloConfig& slo);
+    void add(const RequestRecord& record, const config::SloConfig& slo, std::int64_t recomputed_tokens);
 };
 
 }  // namespace kvsim

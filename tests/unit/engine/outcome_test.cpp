@@ -144,7 +144,7 @@ TEST_CASE("outcome: what bound each stretch of time") {
             CHECK(bound(o, Bound::kv_blocks) == 20);
             CHECK(bound(o, Bound::no_waiting) == 10 + 20);
             // It had computed 8 tokens and got one output; 9 tokens again, of which 8 were computed before.
-            CHECK(o.requests[1].recomputed_tokens == 8);
+            CHECK(o.recomputed_tokens[1] == 8);
             CHECK(o.counters.recomputed_tokens == 8);
             CHECK(o.integrals.recompute_ns == doctest::Approx(10.0 * 8 / 9));
             CHECK(ns(o.requests[1].ttft) == 10);
@@ -176,6 +176,26 @@ TEST_CASE("outcome: the waste shares, slot by slot") {
     });
 }
 
+TEST_CASE("outcome: recomputed tokens are the same in totals, also of requests that move to a larger ring") {
+    std::vector<Spec> specs;
+    for (std::int64_t i = 0; i < 4000; ++i) specs.push_back({i * 5, 20 + i % 30, 20 + i * i % 40});
+    SimulationOptions options = roomy(true);
+    options.engine.num_gpu_blocks = 61;
+    for (const EngineForm form : {EngineForm::per_request, EngineForm::fast}) {
+        options.form = form;
+        options.keep_requests = true;
+        const Outcome kept = run(options, specs);
+        std::int64_t recomputed = 0;
+        for (RequestId id = 0; id < kept.requests.size(); ++id) recomputed += kept.recomputed_tokens[id];
+        CHECK(recomputed > 1000);
+        CHECK(recomputed == kept.counters.recomputed_tokens);
+        options.keep_requests = false;
+        const Outcome added = run(options, specs);
+        CHECK(added.totals->counts.recomputed_tokens == recomputed);
+        CHECK(added.totals->counts.requests == 4000);
+    }
+}
+
 TEST_CASE("outcome: totals in place of records count the same, also what a warm-up cuts, what is refused and what stalls") {
     std::vector<Spec> specs;
     for (std::int64_t i = 0; i < 5000; ++i) specs.push_back({i * 7, 1 + i % 60, 1 + i * i % 40});
@@ -198,9 +218,10 @@ TEST_CASE("outcome: totals in place of records count the same, also what a warm-
             REQUIRE((added.totals_all != nullptr) == cut);
             RequestTotals measured;
             RequestTotals all;
-            for (const RequestRecord& r : kept.requests) {
-                all.add(r, options.slo);
-                if (r.measured) measured.add(r, options.slo);
+            for (RequestId id = 0; id < kept.requests.size(); ++id) {
+                const RequestRecord& r = kept.requests[id];
+                all.add(r, options.slo, kept.recomputed_tokens[id]);
+                if (r.measured) measured.add(r, options.slo, kept.recomputed_tokens[id]);
             }
             const auto same = [](const RequestTotals& a, const RequestTotals& b) {
                 CHECK(a.counts.requests == b.counts.requests);

@@ -77,7 +77,7 @@ TEST_CASE("preemption: a swapped request resumes with what was computed, a recom
     CHECK(swapped.outcome.counters.recomputed_tokens == 0);
     // Its 24 tokens fill 6 blocks when the other needs a seventh.
     CHECK(swapped.outcome.counters.swapped_tokens == 24);
-    CHECK(swapped.outcome.requests[1].recomputed_tokens == 0);
+    CHECK(swapped.outcome.recomputed_tokens[1] == 0);
     std::int64_t resumed = 0;
     for (const StepRecord& step : swapped.steps) {
         for (const ScheduledRow& row : step.scheduled) {

@@ -65,8 +65,8 @@ inline Outcome sample_outcome() {
         request(ms(1500), 900, 0, ms(0), ms(0), ms(0)),
     };
     o.requests[2].preemptions = 2;
-    o.requests[2].recomputed_tokens = 310;
-    o.requests[1].cached_prompt_tokens = 64;
+    o.recomputed_tokens.add(2, 310, 4);
+    o.cached_prompt_tokens.add(1, 64, 4);
     o.requests[3].finish = FinishReason::rejected;
     o.requests[3].queue = o.requests[3].ttft = o.requests[3].e2e = SimDuration(-1);
     // Below 2^11 ns every value has its own bin, so even the percentiles are exact.

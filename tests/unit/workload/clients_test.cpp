@@ -231,9 +231,9 @@ TEST_CASE("sessions: hits of a chat equal the hand count, generated blocks inclu
     CHECK(o.requests[0].prompt_tokens == 100);
     CHECK(o.requests[1].prompt_tokens == 250);
     CHECK(o.requests[2].prompt_tokens == 400);
-    CHECK(o.requests[0].cached_prompt_tokens == 0);
-    CHECK(o.requests[1].cached_prompt_tokens == 144);  // floor(149 / 16) blocks
-    CHECK(o.requests[2].cached_prompt_tokens == 288);  // floor(299 / 16)
+    CHECK(o.cached_prompt_tokens[0] == 0);
+    CHECK(o.cached_prompt_tokens[1] == 144);  // floor(149 / 16) blocks
+    CHECK(o.cached_prompt_tokens[2] == 288);  // floor(299 / 16)
     // A turn is sent one thought after the answer.
     CHECK(o.requests[1].arrival == o.requests[0].arrival + o.requests[0].e2e + std::chrono::seconds(1));
     CHECK(o.sessions.at(2) == "s0");
@@ -247,8 +247,8 @@ TEST_CASE("sessions: a reasoning model's thinking is no part of later prompts") 
             options());
     REQUIRE(o.requests.size() == 2);
     CHECK(o.requests[0].output_tokens == 250);
-    CHECK(o.requests[1].prompt_tokens == 250);        // 100 + 50 + 100
-    CHECK(o.requests[1].cached_prompt_tokens == 96);  // the first prompt only: the answer follows other tokens now
+    CHECK(o.requests[1].prompt_tokens == 250);  // 100 + 50 + 100
+    CHECK(o.cached_prompt_tokens[1] == 96);     // the first prompt only: the answer follows other tokens now
 }
 
 TEST_CASE("sessions: steps with tools, some side by side, follow their graph") {
@@ -260,13 +260,14 @@ TEST_CASE("sessions: steps with tools, some side by side, follow their graph") {
             "{name: join, after: [plan, search, tool], context: tool, prompt_tokens: 16}]}}",
             options());
     REQUIRE(o.requests.size() == 6);
-    const auto at = [&](const char* name) -> const RequestRecord& {
+    const auto id_of = [&](const char* name) -> RequestId {
         for (const auto& [id, n] : o.external_ids) {
-            if (n == name) return o.requests[id];
+            if (n == name) return id;
         }
         FAIL("no " << name);
-        return o.requests[0];
+        return 0;
     };
+    const auto at = [&](const char* name) -> const RequestRecord& { return o.requests[id_of(name)]; };
     const auto end = [](const RequestRecord& r) { return r.arrival + r.e2e; };
     const RequestRecord& plan = at("s0.0");
     CHECK(at("s0.1").arrival == end(plan) + std::chrono::milliseconds(300));
@@ -278,9 +279,9 @@ TEST_CASE("sessions: steps with tools, some side by side, follow their graph") {
     CHECK(at("s0.3").prompt_tokens == 96 + 64);   // continues the plan's
     CHECK(at("s0.4").prompt_tokens == 96 + 96 + 64);
     CHECK(at("s0.5").prompt_tokens == 96 + 96 + 96 + 32 + 2 * 32 + 16);  // tool's conversation, answers of plan and search
-    CHECK(at("s0.3").cached_prompt_tokens == 80);                        // floor(95 / 16) blocks
-    CHECK(at("s0.4").cached_prompt_tokens == 176);                       // floor(191 / 16)
-    CHECK(at("s0.5").cached_prompt_tokens == 272);
+    CHECK(o.cached_prompt_tokens[id_of("s0.3")] == 80);                  // floor(95 / 16) blocks
+    CHECK(o.cached_prompt_tokens[id_of("s0.4")] == 176);                 // floor(191 / 16)
+    CHECK(o.cached_prompt_tokens[id_of("s0.5")] == 272);
 }
 
 TEST_CASE("documents: shared ones hit, and no prompt holds one twice") {
@@ -303,7 +304,7 @@ TEST_CASE("documents: shared ones hit, and no prompt holds one twice") {
         run("{requests: 2, arrivals: {process: constant, rate: 1/s}, prompt_tokens: 10, output_tokens: 1, documents: "
             "{count: 1, tokens: 64}}",
             options());
-    CHECK(o.requests[1].cached_prompt_tokens == 64);
+    CHECK(o.cached_prompt_tokens[1] == 64);
 }
 
 TEST_CASE("users: each waits for its answer and thinks, request i is the same under every engine") {
@@ -376,7 +377,7 @@ TEST_CASE("timeout: blocks come back in the same step, the work is wasted, retri
     CHECK(out.requests[2].arrival.time_since_epoch().count() == 1'810'000'000);  // 400 ms after the second time-out
     CHECK(out.external_ids.at(1) == "0~1");
     CHECK(out.requests[0].output_tokens == 10);
-    CHECK(out.requests[1].cached_prompt_tokens == 144);  // it finds its own prompt
+    CHECK(out.cached_prompt_tokens[1] == 144);  // it finds its own prompt
     // 11 steps were scheduled for the first; the retries compute what was not cached.
     CHECK(out.counters.wasted_tokens == (150 + 10) + 2 * (6 + 10));
     CHECK(out.counters.wasted_output_tokens == 30);
