@@ -91,15 +91,16 @@ inline void FastEngine::leave_bucket(const Live& live) {
     if (!buckets_[at].first) occupied_[at / 64] &= ~(std::uint64_t{1} << (at % 64));
 }
 
-/// In how many batches from `first` on, at most `most` <= 64, nobody gets its last token.
+/// In how many batches from `first` on, at most `most`, nobody gets its last token.
 std::int64_t FastEngine::batches_without_end(std::int64_t first, std::int64_t most) {
-    const std::size_t at = static_cast<std::size_t>(first) & bucket_mask_;
-    std::uint64_t bits = occupied_[at / 64] >> (at % 64);
-    bits |= occupied_[(at / 64 + 1) & (occupied_.size() - 1)] << 1 << (63 - at % 64);
-    for (; bits != 0; bits &= bits - 1) {
-        const std::int64_t next = std::countr_zero(bits);
-        if (next >= most) break;
-        if (somebody_ends_in(first + next)) return next;
+    for (std::int64_t from = first; from < first + most; from += 64) {
+        const std::size_t at = static_cast<std::size_t>(from) & bucket_mask_;
+        std::uint64_t bits = occupied_[at / 64] >> (at % 64);
+        bits |= occupied_[(at / 64 + 1) & (occupied_.size() - 1)] << 1 << (63 - at % 64);
+        for (; bits != 0; bits &= bits - 1) {
+            const std::int64_t next = from + std::countr_zero(bits);
+            if (somebody_ends_in(next)) return std::min(next - first, most);
+        }
     }
     return most;
 }
@@ -735,22 +736,24 @@ std::int64_t FastEngine::pass_many(Batch& first, Batch* last, SimTime& end, SimT
     const std::int64_t room = (std::min(horizon, tokens_.second_end()) - end).count();
     const double dearest = line.base_ns + line.per_context_ns * static_cast<double>(decode_context_ + n * rows) + 0.5;
     // Then prices fit in int32, and no sum below needs a check.
-    if (!(dearest < INT32_MAX) || pending > INT32_MAX) return 0;
+    const std::int64_t gap = (end - last_update_).count();
+    if (!(dearest < INT32_MAX) || pending > INT32_MAX || gap > INT32_MAX) return 0;
     const std::int64_t longest = std::max(pending, static_cast<std::int64_t>(dearest));
     if (room <= longest * (n - 1)) n = (room - 1) / longest + 1;
     if (n <= 0) return 0;
 
     // The results of the batch in progress arrive and batch_ + i is scheduled, both at `now`. Instants count from `end`.
-    std::array<std::int32_t, stretch + 2> prices;  // of the steps that end one after the other from `end` on
-    tokens_.next(rows, measured_decoders_, end - last_update_, end);
+    std::array<std::int32_t, stretch + 3> gaps;  // between results
+    gaps[0] = static_cast<std::int32_t>(gap);
+    std::int32_t* const prices = gaps.data() + 1;  // of the steps that end one after the other from `end` on
     prices[0] = static_cast<std::int32_t>(pending);
-    price_steps(line, decode_context_, rows, n, prices.data() + (async ? 1 : 0));
+    price_steps(line, decode_context_, rows, n, prices + (async ? 1 : 0));
     std::int64_t now = 0, instants = 0, block_instants = 0, taken = 0;
     for (std::int64_t i = 0; i < n;) {  // up to the end of a turn of either ring
         const std::size_t slot = static_cast<std::size_t>(batch_ + i) & scheduled_mask_;
         const auto whole = static_cast<std::int64_t>(std::min(phases_.size() - phase_, scheduled_at_.size() - slot));
         const std::int64_t some = std::min(n - i, whole);
-        const std::int32_t* const price = prices.data() + i;
+        const std::int32_t* const price = prices + i;
         const std::int32_t* const crossers = crossers_.data() + phase_;
         SimTime* const scheduled = scheduled_at_.data() + slot;
         for (std::int64_t k = 0; k < some; ++k) {
@@ -764,14 +767,15 @@ std::int64_t FastEngine::pass_many(Batch& first, Batch* last, SimTime& end, SimT
         phase_ += static_cast<std::size_t>(some);
         if (phase_ == phases_.size()) phase_ = 0;
     }
-    const std::int64_t flying = prices[static_cast<std::size_t>(n - 1)];
+    const std::int64_t flying = prices[n - 1];
     const std::int64_t latest = now - flying;
-    // The gaps up to there are prices, and from the second on they only rise.
-    if (const auto past = static_cast<std::size_t>(n - 1); past > 0) {
-        const std::int32_t second = prices[past > 1 ? 1 : 0];
-        tokens_.next_each({prices.data(), past}, rows, measured_decoders_, latest, std::min(prices[0], second),
-                          std::max(prices[0], prices[past - 1]));
+    // From the third gap on they only rise.
+    std::int32_t low = gaps[0], high = gaps[0];
+    if (n > 1) {
+        low = std::min({low, prices[0], prices[n > 2 ? 1 : 0]});
+        high = std::max({high, prices[0], prices[n - 2]});
     }
+    tokens_.next_each({gaps.data(), static_cast<std::size_t>(n)}, rows, measured_decoders_, gap + latest, low, high);
     const Int128 origin = end.time_since_epoch().count();
     const Int128 used_sum = origin * taken + block_instants;
     const Int128 reserved_sum = origin * (taken * args_.block_size - n * rows) +
@@ -787,7 +791,7 @@ std::int64_t FastEngine::pass_many(Batch& first, Batch* last, SimTime& end, SimT
     held_integrals_.set(used_blocks(), held().reserved, used_sum, reserved_sum);
     integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_blocks());
     last->number = batch_ - 1;
-    last->duration = SimDuration(prices[static_cast<std::size_t>(async ? n : n - 1)]);
+    last->duration = SimDuration(prices[async ? n : n - 1]);
     if (async) {
         first.number = batch_ - 2;
         first.duration = SimDuration(flying);

@@ -234,7 +234,7 @@ private:
     void leave_running(Live& live, std::int64_t registered_tokens);
 
     static constexpr std::int64_t not_blocked = INT64_MAX;
-    static constexpr std::int64_t stretch = 64;  // most steps of pass_many()
+    static constexpr std::int64_t stretch = 128;  // most steps of pass_many()
 
     EngineArgs args_;
     EngineListener& listener_;
