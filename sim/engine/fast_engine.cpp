@@ -623,7 +623,7 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
     std::int64_t free = kv_.free();
     Walk walk{end};
     SimTime now = end;
-    SimTime until = std::min(horizon, now + most_apart);
+    const SimTime until = std::min(horizon, now + most_apart);
     const std::size_t turn = phases_.size();
     // The next schedule().
     const auto advance = [&](Batch& batch) {
@@ -653,14 +653,9 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
         if (singles == 0) {
             const std::int64_t most = std::min(next_end_ - batch_ + 1, stretch);
             singles = std::min(most, few);
-            if (most > few && horizon - now > few * first->duration && free * args_.block_size > few * decoders_) {
-                flush(walk, now);
-                const std::int64_t steps = pass_many(*first, last, now, horizon, most, *line);
-                free = kv_.free();
-                walk.origin = now;
-                walk.all_tokens += steps * decoders_;
-                until = std::min(horizon, now + most_apart);
-                if (steps > 0) singles = 0;
+            if (most > few && until - now > few * first->duration && free * args_.block_size > few * decoders_) {
+                if (pass_many(walk, *first, last, now, until, most, *line) > 0) singles = 0;
+                free = kv_.free() - walk.blocks;
             }
         }
         if (singles > 0) {
@@ -715,15 +710,14 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
 
 /// At most `most` steps that are known to end in time and lack no block, where each batch of the queue just gives all decoders a
 /// token, and nobody gets the last one but in the last of them. Gives how many; 0: it cannot tell.
-std::int64_t FastEngine::pass_many(Batch& first, Batch* last, SimTime& end, SimTime horizon, std::int64_t most,
+std::int64_t FastEngine::pass_many(Walk& walk, Batch& first, Batch* last, SimTime& end, SimTime horizon, std::int64_t most,
                                    const DecodeLine& line) {
     if (line.per_context_ns < 0 || line.base_ns < 1) return 0;  // prices must rise with the context
     const std::int64_t rows = decoders_;
     const bool async = &first != last;
     const std::int64_t pending = async ? last->duration.count() : 0;
     std::int64_t n = most;
-    if (kv_.free() < rows * most_crossings_) {
-        std::int64_t left = kv_.free();
+    if (std::int64_t left = kv_.free() - walk.blocks; left < rows * most_crossings_) {
         std::size_t phase = phase_;
         std::int64_t enough = 0;
         while (enough < n && (left -= crossers_[phase]) >= 0) {
@@ -776,20 +770,15 @@ std::int64_t FastEngine::pass_many(Batch& first, Batch* last, SimTime& end, SimT
         high = std::max({high, prices[0], prices[n - 2]});
     }
     tokens_.next_each({gaps.data(), static_cast<std::size_t>(n)}, rows, measured_decoders_, gap + latest, low, high);
-    const Int128 origin = end.time_since_epoch().count();
-    const Int128 used_sum = origin * taken + block_instants;
-    const Int128 reserved_sum = origin * (taken * args_.block_size - n * rows) +
-                                static_cast<Int128>(block_instants) * args_.block_size - static_cast<Int128>(instants) * rows;
+    const std::int64_t since = (end - walk.origin).count();
+    walk.blocks += taken;
+    walk.tokens += n * rows;
+    walk.block_instants += taken * since + block_instants;
+    walk.token_instants += (n * since + instants) * rows;
     batch_ += n;
     decode_context_ += n * rows;
     now_ = last_update_ = end + SimDuration(latest);
     end += SimDuration(now);
-    kv_.take(taken);
-    table_blocks_ += taken;
-    computed_ += n * rows;
-    outstanding_ -= n * rows;
-    held_integrals_.set(used_blocks(), held().reserved, used_sum, reserved_sum);
-    integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_blocks());
     last->number = batch_ - 1;
     last->duration = SimDuration(prices[async ? n : n - 1]);
     if (async) {

@@ -206,7 +206,7 @@ private:
     struct Walk;
     void flush(Walk& walk, SimTime now);
     void finish_in(const Batch& batch, SimTime now);
-    std::int64_t pass_many(Batch& first, Batch* last, SimTime& end, SimTime horizon, std::int64_t most, const DecodeLine& line);
+    std::int64_t pass_many(Walk& walk, Batch& first, Batch* last, SimTime& end, SimTime horizon, std::int64_t most, const DecodeLine& line);
     void take_tokens(const Batch& batch);
     void finish_all(std::int64_t batch);
     [[nodiscard]] SimTime& scheduled_at(std::int64_t batch) {
