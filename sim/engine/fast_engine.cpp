@@ -551,16 +551,17 @@ bool FastEngine::bound_stays(Bound bound) const {
     return bound == Bound::kv_blocks && budget > 0 && budget >= blocked_budget_;
 }
 
-/// What run_ahead() has passed over and not yet told of: sums over its steps, and of each times its instant.
+/// What run_ahead() has passed over and does not count yet: sums over its steps, and of each times its instant.
 struct FastEngine::Walk {
     SimTime origin;  // instants count from here
     std::int64_t blocks = 0;
     std::int64_t tokens = 0;
     std::int64_t block_instants = 0;
     std::int64_t token_instants = 0;
-    std::int64_t all_tokens = 0;  // told of too
+    std::int64_t all_tokens = 0;  // those that count already too
 };
 
+/// What `walk` has passed over comes to count; instants of what follows count from `now`.
 inline void FastEngine::flush(Walk& walk, SimTime now) {
     if (walk.tokens > 0) {
         kv_.take(walk.blocks);
@@ -596,8 +597,7 @@ inline void FastEngine::flush(Walk& walk, SimTime now) {
 /// Whether schedule() would, as things are, preempt and leave the head of the queue waiting for blocks; somebody decodes on.
 inline bool FastEngine::only_preempts(Bound bound, std::int64_t free) const {
     // Without shared blocks each victim gives one at least.
-    return bound == Bound::kv_blocks && !waiting_.empty() && args_.enable_chunked_prefill && !kv_.caching() &&
-           crossers_[phase_] - free < decoders_;
+    return bound == Bound::kv_blocks && !waiting_.empty() && !kv_.caching() && crossers_[phase_] - free < decoders_;
 }
 
 FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool async, SimTime& end, SimTime horizon,

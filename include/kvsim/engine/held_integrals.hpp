@@ -20,7 +20,7 @@ public:
         internal_.dt -= static_cast<Int128>(held.internal - internal_.last) * t;
         keep(used, held);
     }
-    /// These two where no slot is internal.
+    /// Where no slot is internal; as one of the two below.
     void set(std::int64_t used, std::int64_t reserved, SimTime now) {
         const std::int64_t t = now.time_since_epoch().count();
         used_.dt -= static_cast<Int128>(used - used_.last) * t;
@@ -28,13 +28,13 @@ public:
         used_.last = used;
         reserved_.last = reserved;
     }
+    /// After several changes; each sum: of a value's changes, each times its instant.
     void set(std::int64_t used, std::int64_t reserved, Int128 used_sum, Int128 reserved_sum) {
         used_.dt -= used_sum;
         reserved_.dt -= reserved_sum;
         used_.last = used;
         reserved_.last = reserved;
     }
-    /// After several changes; each sum: of a value's changes, each times its instant.
     void set(std::int64_t used, HeldSlots held, Int128 used_sum, Int128 reserved_sum, Int128 internal_sum) {
         used_.dt -= used_sum;
         reserved_.dt -= reserved_sum;
