@@ -318,7 +318,8 @@ void FastEngine::schedule(Batch& batch, SimTime now) {
     close_plan(batch);
 }
 
-/// Those who get their last token in `batch`, which is the latest, decode no more; they finish when it ends. Whether there are any.
+/// Those who get their last token in `batch`, which is the latest, decode no more; they finish when it ends. Whether there are
+/// any.
 inline bool FastEngine::release_ended(std::int64_t batch) {
     bool any = false;
     for (Live* live = bucket(batch).first; live; live = live->bucket.next) {
@@ -708,8 +709,8 @@ FastEngine::Ahead FastEngine::run_ahead(Batch*& current, Batch*& next, bool asyn
     return {batch_ - begin, walk.all_tokens, preempted};
 }
 
-/// At most `most` steps that are known to end in time and lack no block, where each batch of the queue just gives all decoders a
-/// token, and nobody gets the last one but in the last of them. Gives how many; 0: it cannot tell.
+/// At most `most` steps that are known to end in time and lack no block, where each batch of the queue just gives all decoders
+/// a token, and nobody gets the last one but in the last of them. Gives how many; 0: it cannot tell.
 std::int64_t FastEngine::pass_many(Walk& walk, Batch& first, Batch* last, SimTime& end, SimTime horizon, std::int64_t most,
                                    const DecodeLine& line) {
     if (line.per_context_ns < 0 || line.base_ns < 1) return 0;  // prices must rise with the context

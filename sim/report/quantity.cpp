@@ -101,7 +101,8 @@ double parse_quantity(std::string_view value, std::string_view name, Unit of, bo
     if (of == Unit::share && unit.empty() && number > 1 && name != "load")
         throw UserError(column + " is a share of 1: write 0.95 or 95%");
     for (const Scale& scale : scales(of)) {
-        if (scale.unit == unit && !is_other_rate(unit, name)) return scale.divides ? number / scale.factor : number * scale.factor;
+        if (scale.unit == unit && !is_other_rate(unit, name))
+            return scale.divides ? number / scale.factor : number * scale.factor;
     }
     const std::string known = unit_names(of, name);
     if (unit.empty()) throw UserError(column + " needs a unit (" + known + ")");

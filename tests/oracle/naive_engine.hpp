@@ -86,7 +86,7 @@ struct NaiveRequest {
     // What it is.
     RequestId id = 0;
     RequestId number = 0;  ///< of the client's request, which the outputs of one prompt share
-    std::string name;  ///< its id as a string; breaks ties under priority
+    std::string name;      ///< its id as a string; breaks ties under priority
     std::int64_t priority = 0;
     std::int64_t arrival_time = 0;  ///< only its order matters
     std::int64_t prompt_tokens = 0;

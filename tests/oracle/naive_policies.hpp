@@ -108,7 +108,7 @@ struct NaivePolicy {
     std::string context_chunking = "first_come_first_served";
     std::int64_t max_live_tokens = 0;
     std::int64_t max_new_tokens = 0;  ///< 0: what a request gets
-    std::int64_t wait_tokens = 0;  ///< router_max_wait_tokens
+    std::int64_t wait_tokens = 0;     ///< router_max_wait_tokens
     std::uint64_t seed = 1;
     std::map<std::string, Slo> slos;  ///< by class; "": of the scenario
 

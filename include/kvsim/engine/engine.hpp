@@ -78,7 +78,7 @@ public:
     struct Ahead {
         std::int64_t steps = 0;
         std::int64_t least_free = 0;  ///< blocks, after any of them: some come back where their content is known
-        std::int64_t rows = 0;  ///< of each step
+        std::int64_t rows = 0;        ///< of each step
         Bound bound = Bound::no_waiting;
         SimDuration priced{};  ///< of the steps that were scheduled
         Int128 used_dt = 0;

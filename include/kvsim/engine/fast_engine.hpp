@@ -148,8 +148,8 @@ public:
     [[nodiscard]] std::int64_t decoders() const { return decoders_; }
     /// Whether somebody gets its last token in that batch.
     [[nodiscard]] bool somebody_ends_in(std::int64_t batch);
-    /// Advances over steps that end before `horizon` and at whose ends nobody is admitted, though first tokens may come in them,
-    /// and last ones up to `last_finish` while nobody waits. `next` is the scheduled successor of `current` under async
+    /// Advances over steps that end before `horizon` and at whose ends nobody is admitted, though first tokens may come in
+    /// them, and last ones up to `last_finish` while nobody waits. `next` is the scheduled successor of `current` under async
     /// scheduling; `end` is the end of `current`.
     Ahead run_ahead(Batch*& current, Batch*& next, bool async, SimTime& end, SimTime horizon, SimTime last_finish,
                     DecodePrices& prices);
@@ -206,7 +206,8 @@ private:
     struct Walk;
     void flush(Walk& walk, SimTime now);
     void finish_in(const Batch& batch, SimTime now);
-    std::int64_t pass_many(Walk& walk, Batch& first, Batch* last, SimTime& end, SimTime horizon, std::int64_t most, const DecodeLine& line);
+    std::int64_t pass_many(Walk& walk, Batch& first, Batch* last, SimTime& end, SimTime horizon, std::int64_t most,
+                           const DecodeLine& line);
     void take_tokens(const Batch& batch);
     void finish_all(std::int64_t batch);
     [[nodiscard]] SimTime& scheduled_at(std::int64_t batch) {

@@ -470,9 +470,8 @@ private:
             counters_.recomputed_tokens += batch.recomputed_tokens;
             integrals_.stepping += batch.duration;
             if (batch.recomputed_tokens > 0) {
-                integrals_.recompute_ns +=
-                    static_cast<double>(batch.duration.count()) *
-                    (static_cast<double>(batch.recomputed_tokens) / static_cast<double>(tokens(batch)));
+                integrals_.recompute_ns += static_cast<double>(batch.duration.count()) *
+                                           (static_cast<double>(batch.recomputed_tokens) / static_cast<double>(tokens(batch)));
             }
         }
         integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, engine_.used_blocks());
