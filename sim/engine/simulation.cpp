@@ -734,8 +734,9 @@ private:
         const SimDuration tokenizer = unscheduled - record.queue;
         if (!totals_) out_.cached_prompt_tokens.add(id, static_cast<std::int32_t>(hit), out_.requests.capacity());
         record.queue = now - record.arrival - options_.api - tokenizer;
-        if (options_.latency_from_intended && !out_.client_queue.empty()) record.queue -= client_queue_.of(id);
+        if (options_.latency_from_intended && !out_.client_queue.empty()) leave_out_client(record, id);
     }
+    [[gnu::noinline]] void leave_out_client(RequestRecord& record, RequestId id) { record.queue -= client_queue_.of(id); }
     void on_recompute(RequestId id, std::int64_t tokens) override {
         out_.recomputed_tokens.add(id & record_mask_, static_cast<std::int32_t>(tokens), out_.requests.capacity());
     }

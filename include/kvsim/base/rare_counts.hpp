@@ -15,10 +15,7 @@ public:
     /// `rows`: how many there are expected to be.
     void add(std::size_t row, std::int32_t more, std::size_t rows) {
         if (more == 0) return;
-        if (row >= counts_.size()) {
-            if (counts_.empty()) counts_.reserve(rows);
-            counts_.resize(std::max(row + 1, std::min(counts_.capacity(), row + 4096)));
-        }
+        if (row >= counts_.size()) grow(row, rows);
         counts_[row] += more;
     }
     void clear(std::size_t row) {
@@ -27,6 +24,10 @@ public:
     [[nodiscard]] bool empty() const { return counts_.empty(); }
 
 private:
+    [[gnu::noinline]] void grow(std::size_t row, std::size_t rows) {
+        if (counts_.empty()) counts_.reserve(rows);
+        counts_.resize(std::max(row + 1, std::min(counts_.capacity(), row + 4096)));
+    }
     std::vector<std::int32_t> counts_;
 };
 

@@ -443,11 +443,15 @@ private:
 
     /// `starts`: when the batch is launched.
     void schedule_into(Batch& batch, SimTime now, SimTime starts) {
-        const bool waited = engine_.waiting_count() > 0;
-        const std::int64_t before = engine_.unfinished();
-        engine_.schedule(batch, now);
-        if (waited) integrals_.finished_while_waiting += before - engine_.unfinished();
-        if constexpr (!fast) counters_.swapped_tokens += batch.swapped_tokens;
+        if constexpr (fast) {
+            engine_.schedule(batch, now);
+        } else {  // whose schedule() may see the last of a request
+            const bool waited = engine_.waiting_count() > 0;
+            const std::int64_t before = engine_.unfinished();
+            engine_.schedule(batch, now);
+            if (waited) integrals_.finished_while_waiting += before - engine_.unfinished();
+            counters_.swapped_tokens += batch.swapped_tokens;
+        }
         set_bound(batch.bound, now);
         if constexpr (!fast) {
             if (note_head_blocking_) set_head_blocking(engine_.head_blocks_others(), now);
