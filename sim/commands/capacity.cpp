@@ -395,12 +395,12 @@ std::vector<std::string> warnings(const Result& r) {
     std::int64_t lost = 0;
     std::int64_t all = 0;
     for (const Summary& s : c.at_limit) {
-        lost += s.rejected + s.timed_out;
+        lost += s.rejected + s.timed_out + s.failed;
         all += s.requests;
     }
     if (lost * 1000 > all)
         out.push_back(
-            fmt::format("{} of {} requests were rejected or timed out at the limit; latencies are those of the others "
+            fmt::format("{} of {} requests were rejected, timed out or failed at the limit; latencies are those of the others "
                         "(slo_attainment counts them)",
                         lost, all));
     const auto growing = std::count_if(c.at_limit.begin(), c.at_limit.end(),

@@ -464,6 +464,7 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
         c.rejected = t.rejected;
         c.timed_out = t.timed_out;
         c.cancelled = t.cancelled;
+        c.failed = t.failed;
         c.preemptions = t.preemptions;
         c.preempted_requests = t.preempted_requests;
         c.recomputed_tokens = recomputed[name];
@@ -793,6 +794,7 @@ constexpr std::array columns{
 #undef KVSIM_INTERVAL_COLUMNS
     Column{"queue_full", Unit::count, get<&S::queue_full>},
     Column{"kv_sharing_saved", Unit::share, get<&S::kv_sharing_saved>},
+    Column{"failed", Unit::count, get<&S::failed>},
 };
 
 }  // namespace
@@ -861,10 +863,11 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
         s.total_token_throughput_tok_s = static_cast<double>(t.prompt_tokens + t.output_tokens) / s.duration_s;
         if (any_slo) s.goodput_req_s = static_cast<double>(t.met) / s.duration_s;
     }
-    const std::int64_t judged = t.completed + t.rejected + t.timed_out;
+    const std::int64_t judged = t.completed + t.rejected + t.timed_out + t.failed;
     if (any_slo && judged > 0)
         s.slo_attainment = info.class_slos.empty() || !s.attainment.all ? ratio(t.met, judged) : s.attainment.all;
     s.cancelled = t.cancelled;
+    s.failed = t.failed;
     s.queue_full = outcome.counters.queue_full;
     s.retries = outcome.counters.retries;
     s.wasted_tokens = outcome.counters.wasted_tokens;

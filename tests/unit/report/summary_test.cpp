@@ -12,6 +12,8 @@
 #include "kvsim/random/stream.hpp"
 #include "kvsim/report/output_analysis.hpp"
 #include "kvsim/report/quantile.hpp"
+#include "kvsim/report/render.hpp"
+#include "kvsim/report/windows.hpp"
 #include "sample_run.hpp"
 
 using namespace kvsim;
@@ -133,6 +135,7 @@ TEST_CASE("summary: every column of a run computed by hand") {
         {"steady_state", ""},  // three requests tell nothing, nor have they intervals
         {"queue_full", "0"},
         {"kv_sharing_saved", ""},  // its requests have one output each
+        {"failed", "0"},
     };
     const Summary s = summarize(sample_info(), sample_outcome());
     auto found = cells(s);
@@ -179,7 +182,7 @@ TEST_CASE("summary: the columns stand in the order of the contract") {
         for (const char* statistic : {"mean", "p50", "p90", "p95", "p99"})
             expected += std::string(metric) + "_" + statistic + "_ms_ci95,";
     }
-    expected += "queue_full,kv_sharing_saved,";
+    expected += "queue_full,kv_sharing_saved,failed,";
     CHECK(names == expected);
 }
 
@@ -464,12 +467,35 @@ TEST_CASE("slo: limits are inclusive, TPOT is not rounded, only judged requests 
     r.e2e = r.ttft;
     CHECK_FALSE(time_per_output_token(r));
     CHECK(slo_met(r, slo) == true);  // TPOT 0
-    for (const FinishReason reason : {FinishReason::unfinished, FinishReason::cancelled, FinishReason::failed}) {
+    for (const FinishReason reason : {FinishReason::unfinished, FinishReason::cancelled}) {
         r.finish = reason;
         CHECK(slo_met(r, slo) == std::nullopt);
     }
-    r.finish = FinishReason::timed_out;
-    CHECK(slo_met(r, slo) == false);
+    for (const FinishReason reason : {FinishReason::timed_out, FinishReason::failed}) {
+        r.finish = reason;
+        CHECK(slo_met(r, slo) == false);
+    }
+}
+
+TEST_CASE("summary: what the engine gives up is counted and misses the SLO, of all and of its class") {
+    Outcome o = sample_outcome();
+    o.requests[3].finish = FinishReason::failed;
+    o.counters.rejected = 0;
+    o.counters.dropped = 1;
+    o.classes = {{0, "a"}, {1, "a"}, {2, "b"}, {3, "b"}};
+    const Summary s = summarize(sample_info(), o);
+    CHECK(s.failed == 1);
+    CHECK(s.rejected == 0);
+    CHECK(s.slo_attainment == 0.5);  // of four, as with a rejected one
+    REQUIRE(s.classes.size() == 2);
+    CHECK(s.classes[0].failed == 0);
+    CHECK(s.classes[1].failed == 1);
+    CHECK(s.classes[1].attainment.all == 0.0);
+    const std::string text = render(Format::table, sample_info(), o, s);
+    CHECK(text.find("0 timed out, 1 failed;") != std::string::npos);
+    CHECK(text.find("not finished") == std::string::npos);
+    const std::string windows = windows_csv(sample_info(), o);
+    CHECK(windows.substr(0, windows.find('\n')).ends_with(",failed"));
 }
 
 TEST_CASE("summary: a record that contradicts itself is a bug, not a figure") {
