@@ -215,6 +215,9 @@ Facts outcome_facts(const Summary& s) {
     else if (s.offered_rate_req_s)
         verdict += fmt::format(" (offered {} req/s)", figure(s.offered_rate_req_s));
     if (s.served_rate_req_s) verdict += fmt::format("; served {} req/s while they arrived", figure(s.served_rate_req_s));
+    if (s.lost * 100 > s.client.num_prompts)
+        verdict += fmt::format("; {} of the requests not served",
+                               percent(static_cast<double>(s.lost) / static_cast<double>(s.client.num_prompts)));
     facts.emplace_back("Verdict", verdict);
     if (s.drift)
         facts.emplace_back("Steady state",

@@ -114,6 +114,8 @@ struct Summary {
     std::int64_t cancelled = 0;
     std::int64_t failed = 0;      ///< given up by the engine, which could never run them (again)
     std::int64_t queue_full = 0;  ///< of all requests' rejections, Counters'
+    std::int64_t lost = 0;        ///< of all requests: not served, other than by a client that lost interest while it was
+    bool turns_away = false;  ///< the verdict is "overloaded" only for the share that the queue or the clients' patience cost
     std::int64_t retries = 0, wasted_tokens = 0, wasted_output_tokens = 0;  ///< Counters', of the whole run
     Distribution client_queue;  ///< of completed measured requests; empty where nobody waited at the client
     Attainment attainment;

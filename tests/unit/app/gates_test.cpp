@@ -58,6 +58,7 @@ TEST_CASE("gates: requests that the engine gives up fail what requests that are 
     CHECK(failed.exit == 1);
     CHECK(contains(failed.err + failed.out, "engine.watermark keeps 360 free when a request starts"));
     CHECK(contains(failed.out, " failed; "));
+    CHECK(contains(failed.out, " of the requests not served"));
     args[4] = "failed == 0 or rejected > 0";
     CHECK(run_in(folder, args).exit == 1);
     args[4] = "failed > 0 and completed > 0";

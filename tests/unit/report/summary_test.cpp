@@ -319,6 +319,45 @@ TEST_CASE("summary: verdicts") {
     CHECK(has_warning(summarize(sample_info(), o), "stalled"));
 }
 
+TEST_CASE("summary: a run that turns a good share away is overloaded, one that loses a handful is not") {
+    const auto with = [](FinishReason reason, std::size_t count, SimDuration queue, std::int64_t full = 0) {
+        Outcome o = sample_outcome();
+        const RequestRecord good = o.requests[0];
+        o.requests.assign(1000, good);
+        for (std::size_t i = 0; i < count; ++i) {
+            RequestRecord& r = o.requests[i * 7 % 1000];
+            r.finish = reason;
+            r.queue = queue;
+            r.ttft = r.e2e = SimDuration(-1);
+        }
+        o.counters.queue_full = full;
+        o.counters.arrivals = o.counters.completed_by_last_arrival = 1000;
+        return summarize(sample_info(), o);
+    };
+    const SimDuration never(-1);
+    CHECK(with(FinishReason::timed_out, 50, ms(1)).verdict == "stable");
+    const Summary late = with(FinishReason::timed_out, 51, ms(1));
+    CHECK(late.verdict == "overloaded");
+    CHECK(late.turns_away);
+    CHECK(has_warning(late, "overloaded: 5.1 % of the requests were turned away or gave up (0 found the queue full, 51 timed"));
+    CHECK(with(FinishReason::rejected, 50, never, 50).verdict == "stable");
+    CHECK(with(FinishReason::rejected, 51, never, 51).verdict == "overloaded");
+    // Their length is no matter of the load.
+    for (const FinishReason reason : {FinishReason::rejected, FinishReason::failed}) {
+        const Summary s = with(reason, 300, never);
+        CHECK(s.verdict == "stable");
+        CHECK(s.lost == 300);
+        CHECK(has_warning(s, "30 % of the requests are too long"));
+    }
+    // A client that loses interest while it is served does so under any load.
+    CHECK(with(FinishReason::cancelled, 300, ms(1)).verdict == "stable");
+    CHECK(with(FinishReason::cancelled, 300, ms(1)).lost == 0);
+    CHECK(with(FinishReason::cancelled, 300, never).verdict == "overloaded");
+    Outcome few = sample_outcome();
+    few.counters.queue_full = 1;  // a quarter of four
+    CHECK(summarize(sample_info(), few).verdict == "stable");
+}
+
 TEST_CASE("summary: the sample size decides which percentiles are warned about") {
     Outcome o = sample_outcome();
     const RequestRecord one = o.requests[0];
@@ -486,6 +525,7 @@ TEST_CASE("summary: what the engine gives up is counted and misses the SLO, of a
     const Summary s = summarize(sample_info(), o);
     CHECK(s.failed == 1);
     CHECK(s.rejected == 0);
+    CHECK(s.lost == 1);
     CHECK(s.slo_attainment == 0.5);  // of four, as with a rejected one
     REQUIRE(s.classes.size() == 2);
     CHECK(s.classes[0].failed == 0);
