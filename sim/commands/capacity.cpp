@@ -270,7 +270,12 @@ std::string broken_text(const Result& r) {
                            r.search->seeds().size());
         const auto place =
             static_cast<std::size_t>(std::find(targets.texts.begin(), targets.texts.end(), text) - targets.texts.begin());
-        if (place >= targets.slos.size() || !r.capacity.above) continue;
+        if (!r.capacity.above) continue;
+        if (place >= targets.slos.size()) {
+            const double lost = lost_share(*r.capacity.above);
+            if (lost > 0) out += fmt::format(", first {:.3g} % of the requests lost", lost * 100);
+            continue;
+        }
         out += ", first " + evaluate(targets.slos[place], *r.capacity.above).measured;
     }
     return out.empty() ? "-" : out;
@@ -391,16 +396,24 @@ std::vector<std::string> warnings(const Result& r) {
         out.push_back(
             "no limit found: the run is too short to overload, or the SLOs do not depend on the load; raise --max or make "
             "the run longer");
-    if (!r.any()) return out;
+    if (!r.any()) {
+        const double share = c.above ? lost_share(*c.above) : 0;
+        if (share > 0)
+            out.push_back(
+                fmt::format("{:.3g} % of the requests are lost even so (rejected, timed out, failed, or cancelled before "
+                            "they start)",
+                            share * 100));
+        return out;
+    }
     std::int64_t lost = 0;
     std::int64_t all = 0;
     for (const Summary& s : c.at_limit) {
-        lost += s.rejected + s.timed_out;
+        lost += s.rejected + s.timed_out + s.failed;
         all += s.requests;
     }
     if (lost * 1000 > all)
         out.push_back(
-            fmt::format("{} of {} requests were rejected or timed out at the limit; latencies are those of the others "
+            fmt::format("{} of {} requests were rejected, timed out or failed at the limit; latencies are those of the others "
                         "(slo_attainment counts them)",
                         lost, all));
     const auto growing = std::count_if(c.at_limit.begin(), c.at_limit.end(),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -26,6 +27,8 @@ constexpr double widest_growth = 4;
 constexpr double waiting_share = 0.5;
 /// What a share is at least taken to lack, so that it has a logarithm.
 constexpr double least_share = 1e-4;
+/// Requests of a stable run that may be lost.
+constexpr double most_lost = 0.01;
 /// How far a probe stands from where the limit is believed to be, in widths of the bracket that is asked for.
 constexpr double aside = 0.4;
 
@@ -151,7 +154,23 @@ std::optional<double> excess_of(const Assertion& slo, const Summary& summary) {
     return std::nullopt;
 }
 
+/// Whether one of them says itself how many requests may be lost.
+bool count_losses(const std::vector<Assertion>& slos) {
+    static constexpr std::array<std::string_view, 8> figures{"slo_attainment", "goodput_req_s", "completed", "rejected",
+                                                             "timed_out",      "cancelled",     "failed",    "queue_full"};
+    return std::any_of(slos.begin(), slos.end(), [](const Assertion& slo) {
+        return std::any_of(slo.comparisons.begin(), slo.comparisons.end(), [](const Assertion::Comparison& c) {
+            return std::find(figures.begin(), figures.end(), c.column_name()) != figures.end();
+        });
+    });
+}
+
 }  // namespace
+
+double lost_share(const Summary& summary) {
+    const std::int64_t all = summary.client.num_prompts;
+    return all > 0 ? static_cast<double>(summary.lost) / static_cast<double>(all) : 0;
+}
 
 std::string LoadKnob::assign(double value) const {
     return key + "=" + shortest(value) + (key == "workload.arrivals.rate" ? "/s" : "");
@@ -187,9 +206,13 @@ Probe Targets::judge(const Run& run) const {
     if (stable) {
         const std::optional<double> ratio = arrivals_per_served(run);
         const bool grows = ratio && *ratio > 1;
-        if (grows || out.summary.verdict == "overloaded") out.broken.push_back(slos.size());
-        comparable = comparable && (ratio || out.summary.verdict != "overloaded");
+        const bool judged = count_losses(slos);
+        const bool overloaded = out.summary.verdict == "overloaded" && !(judged && out.summary.turns_away);
+        const double lost = judged ? 0 : lost_share(out.summary);
+        if (grows || overloaded || lost > most_lost) out.broken.push_back(slos.size());
+        comparable = comparable && (ratio || lost > most_lost || !overloaded);
         if (ratio) worst = std::max(worst, std::log(*ratio));
+        if (lost > 0) worst = std::max(worst, std::log((lost + least_share) / (most_lost + least_share)));
     }
     out.meets = out.broken.empty();
     if (comparable && std::isfinite(worst) && (worst <= 0) == out.meets) out.excess = worst;

@@ -532,9 +532,16 @@ private:
                out_.usable_blocks - args.watermark_blocks();
     }
 
+    /// What a start leaves free, the scheduler's own rule included.
+    [[nodiscard]] std::int64_t kept_blocks() const {
+        const EngineArgs& args = options_.engine;
+        if (args.batching != "vllm-v0") return args.watermark_blocks();
+        return static_cast<std::int64_t>(args.watermark * static_cast<double>(args.num_gpu_blocks));
+    }
+
     /// For messages that tell how many blocks there are.
     [[nodiscard]] std::string kept_free() const {
-        const std::int64_t kept = options_.engine.watermark_blocks();
+        const std::int64_t kept = kept_blocks();
         if (kept == 0) return {};
         return ", of which engine.watermark keeps " + std::to_string(kept) + " free when a request starts";
     }
@@ -765,13 +772,27 @@ private:
         --in_system_;
         if (out_.counters.dropped++ == 0) {
             out_.warnings.push_back("request " + std::to_string(id) + " was given up by the engine after " +
-                                    std::to_string(outputs) +
-                                    " output tokens: with them it is longer than what the engine can ever schedule; later ones "
-                                    "are only counted");
+                                    std::to_string(outputs) + " output tokens: " + why_never(record.prompt_tokens + outputs) +
+                                    "; later ones are only counted");
+        }
+        if (record.queue <= unscheduled) {
+            ++never_started_;
+            shortest_rejected_ = std::min(shortest_rejected_, std::int64_t{record.prompt_tokens});
         }
         out_.end = now;
         if (totals_) leave(id);
         workload_.finished(id, now, FinishReason::failed, outputs);
+    }
+    /// Why a request of so many tokens cannot start (again).
+    [[nodiscard]] std::string why_never(std::int64_t tokens) const {
+        const EngineArgs& args = options_.engine;
+        const std::int64_t blocks = ceil_div(tokens, args.block_size);
+        const std::int64_t kept = kept_blocks();
+        if (kept > 0 && blocks > out_.usable_blocks - kept && blocks <= out_.usable_blocks)
+            return "its " + std::to_string(tokens) + " tokens need " + std::to_string(blocks) + " blocks, and of the " +
+                   std::to_string(out_.usable_blocks) + " usable ones engine.watermark keeps " + std::to_string(kept) +
+                   " free when a request starts";
+        return "with them it is longer than what the engine can ever schedule";
     }
     void on_next_tokens(std::int64_t count, std::int64_t measured, SimDuration gap, SimTime now) override {
         tokens_.next(count, measured, gap, now);
@@ -904,7 +925,7 @@ private:
         out_.counters.completed_by_last_arrival = completed_by_last_arrival_;
         if (options_.latency_from_intended && !out_.client_queue.empty()) count_at_last_arrival();
         out_.counters.max_output_tokens_per_s = tokens_.peak();
-        if (out_.counters.arrivals > 0 && out_.counters.rejected == out_.counters.arrivals) {
+        if (out_.counters.arrivals > 0 && out_.counters.rejected + never_started_ == out_.counters.arrivals) {
             throw UserError("no request fits: every prompt (" + std::to_string(out_.counters.arrivals) +
                             " requests, the shortest of " + std::to_string(shortest_rejected_) +
                             " tokens) is at or above max_model_len " + std::to_string(options_.engine.max_model_len) +
@@ -1011,6 +1032,7 @@ private:
     RequestId oldest_ = 0;  // live, where records are not kept
     std::int64_t longest_fitting_ = 0;
     std::int64_t shortest_rejected_ = INT64_MAX;
+    std::int64_t never_started_ = 0;  // given up by the engine without a step
     SimTime turned_away_at_ = never;
     std::int64_t turned_away_now_ = 0;  // at that instant
     Arrival arrival_;

@@ -72,6 +72,7 @@ constexpr std::array columns{
     ClassColumn{"recomputed_tokens", Unit::tokens, get<&C::recomputed_tokens>},
     ClassColumn{"wasted_tokens", Unit::tokens, get<&C::wasted_tokens>},
     ClassColumn{"wasted_output_tokens", Unit::tokens, get<&C::wasted_output_tokens>},
+    ClassColumn{"failed", Unit::count, get<&C::failed>},
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ constexpr double usual_of_shares = 0.01;
 constexpr double infinite = std::numeric_limits<double>::infinity();
 
 constexpr std::array<std::string_view, 6> latency_heads{"ttft_", "tpot_", "itl_", "e2e_", "queue_", "client_queue_"};
-constexpr std::array<std::string_view, 13> lower_is_better{"rejected",
+constexpr std::array<std::string_view, 14> lower_is_better{"rejected",
                                                            "timed_out",
                                                            "preemptions",
                                                            "preempted_requests",
@@ -32,7 +32,8 @@ constexpr std::array<std::string_view, 13> lower_is_better{"rejected",
                                                            "wasted_output_tokens",
                                                            "queue_full",
                                                            "verdict",
-                                                           "cancelled"};
+                                                           "cancelled",
+                                                           "failed"};
 constexpr std::array<std::string_view, 10> higher_is_better{
     "completed",      "request_throughput_req_s", "output_throughput_tok_s", "total_token_throughput_tok_s",
     "goodput_req_s",  "slo_attainment",           "prefix_hit_rate",         "resume_hit_rate",

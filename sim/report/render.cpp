@@ -215,6 +215,9 @@ Facts outcome_facts(const Summary& s) {
     else if (s.offered_rate_req_s)
         verdict += fmt::format(" (offered {} req/s)", figure(s.offered_rate_req_s));
     if (s.served_rate_req_s) verdict += fmt::format("; served {} req/s while they arrived", figure(s.served_rate_req_s));
+    if (s.lost * 100 > s.client.num_prompts)
+        verdict += fmt::format("; {} of the requests not served",
+                               percent(static_cast<double>(s.lost) / static_cast<double>(s.client.num_prompts)));
     facts.emplace_back("Verdict", verdict);
     if (s.drift)
         facts.emplace_back("Steady state",
@@ -225,8 +228,9 @@ Facts outcome_facts(const Summary& s) {
     if (s.queue_full > 0) requests += " (queue full)";
     requests += fmt::format(", {} timed out", count_text(s.timed_out));
     if (s.cancelled > 0) requests += fmt::format(", {} cancelled", count_text(s.cancelled));
+    if (s.failed > 0) requests += fmt::format(", {} failed", count_text(s.failed));
     if (s.retries > 0) requests += fmt::format(", {} of all sent again", count_text(s.retries));
-    const std::int64_t others = s.requests - s.completed - s.rejected - s.timed_out - s.cancelled;
+    const std::int64_t others = s.requests - s.completed - s.rejected - s.timed_out - s.cancelled - s.failed;
     if (others > 0) requests += fmt::format(", {} not finished", count_text(others));
     facts.emplace_back("Requests", requests + fmt::format("; {} s", figure(s.duration_s)));
     facts.emplace_back("Throughput",
@@ -330,7 +334,7 @@ std::vector<std::string> class_cells(const ClassSummary& c) {
     return {c.name.empty() ? std::string(absent) : c.name,
             count_text(c.requests),
             count_text(c.completed),
-            count_text(c.rejected + c.timed_out + c.cancelled),
+            count_text(c.rejected + c.timed_out + c.cancelled + c.failed),
             figure(c.offered_rate_req_s),
             figure(c.served_rate_req_s),
             at(c.ttft, &Distribution::p50),

@@ -464,6 +464,7 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
         c.rejected = t.rejected;
         c.timed_out = t.timed_out;
         c.cancelled = t.cancelled;
+        c.failed = t.failed;
         c.preemptions = t.preemptions;
         c.preempted_requests = t.preempted_requests;
         c.recomputed_tokens = recomputed[name];
@@ -526,7 +527,28 @@ ClientFigures client_figures(const Outcome& outcome, const Tally& t, const Distr
 // Without a measured capacity: where requests wait for at least this share of the run, the completion rate in that time is it.
 constexpr double waiting_share_for_capacity = 0.05;
 
-void add_load_and_verdict(const Outcome& o, std::int64_t seats, std::optional<double> capacity, Summary& s) {
+// Above both a run in which so many are turned away or give up is overloaded.
+constexpr double most_turned_away = 0.05;
+constexpr std::int64_t handful = 10;
+
+/// Of all requests: those that nobody served.
+struct Losses {
+    std::int64_t all = 0, queue_full = 0, timed_out = 0, never_started = 0, too_long = 0;
+    Losses(const Outcome& o, const RequestCounts& counts)
+        : all(counts.requests),
+          queue_full(o.counters.queue_full),
+          timed_out(counts.timed_out),
+          never_started(counts.never_started),
+          too_long(counts.rejected - queue_full + counts.failed) {}
+    [[nodiscard]] std::int64_t to_the_load() const { return queue_full + timed_out + never_started; }
+    [[nodiscard]] bool many(std::int64_t n) const {
+        return n > handful && static_cast<double>(n) > most_turned_away * static_cast<double>(all);
+    }
+    [[nodiscard]] std::string percent(std::int64_t n) const { return decimals(100 * ratio(n, all), 1) + " %"; }
+};
+
+void add_load_and_verdict(const Outcome& o, const Losses& losses, std::int64_t seats, std::optional<double> capacity,
+                          Summary& s) {
     const SimDuration arrival_window = o.last_arrival - o.first_arrival;
     if (o.counters.arrivals >= 2 && arrival_window.count() > 0)
         s.offered_rate_req_s = static_cast<double>(o.counters.arrivals) / seconds(arrival_window);
@@ -558,12 +580,16 @@ void add_load_and_verdict(const Outcome& o, std::int64_t seats, std::optional<do
     }
 
     if (static_cast<double>(o.counters.completed_by_last_arrival) < 0.95 * static_cast<double>(o.counters.arrivals) &&
-        o.counters.waiting_at_last_arrival + o.counters.queue_full > std::max<std::int64_t>(10, seats))
+        o.counters.waiting_at_last_arrival + o.counters.queue_full > std::max<std::int64_t>(10, seats)) {
         s.verdict = "overloaded";
-    else if (s.bound_no_waiting && 1 - *s.bound_no_waiting > 0.5)
+    } else if (losses.many(losses.to_the_load())) {
+        s.verdict = "overloaded";
+        s.turns_away = true;
+    } else if (s.bound_no_waiting && 1 - *s.bound_no_waiting > 0.5) {
         s.verdict = "saturated";
-    else
+    } else {
         s.verdict = "stable";
+    }
 }
 
 void add_kv_and_batch(const Outcome& o, bool caching, Summary& s) {
@@ -595,7 +621,7 @@ void add_kv_and_batch(const Outcome& o, bool caching, Summary& s) {
         s.resume_hit_rate = ratio(o.counters.hit_tokens_resume, o.counters.tokens_resume);
 }
 
-void add_warnings(const Outcome& o, Summary& s) {
+void add_warnings(const Outcome& o, const Losses& losses, Summary& s) {
     // Ten samples above a percentile are the least that make it more than an anecdote.
     struct Need {
         const char* name;
@@ -639,7 +665,15 @@ void add_warnings(const Outcome& o, Summary& s) {
         s.warnings.push_back("no request arrived within workload.duration: there is nothing to report");
     if (s.requests == 0 && arrived(o) > 0)
         s.warnings.push_back("every request fell into the warm-up or the cool-down: nothing is measured");
-    if (s.verdict == "overloaded" && !s.offered_rate_req_s)
+    if (losses.many(losses.too_long))
+        s.warnings.push_back(losses.percent(losses.too_long) +
+                             " of the requests are too long to be served under any load; latencies are those of the others");
+    if (s.turns_away)
+        s.warnings.push_back(
+            "overloaded: " + losses.percent(losses.to_the_load()) + " of the requests were turned away or gave up (" +
+            std::to_string(losses.queue_full) + " found the queue full, " + std::to_string(losses.timed_out) + " timed out, " +
+            std::to_string(losses.never_started) + " were cancelled before they started); latencies are those of the others");
+    else if (s.verdict == "overloaded" && !s.offered_rate_req_s)
         s.warnings.push_back("all requests arrive at once: queue, TTFT and E2E measure their number; compare throughput only");
     else if (s.verdict == "overloaded" && s.queue_full > 0)
         s.warnings.push_back("overloaded: requests arrive faster than they finish, and " + std::to_string(s.queue_full) +
@@ -793,6 +827,7 @@ constexpr std::array columns{
 #undef KVSIM_INTERVAL_COLUMNS
     Column{"queue_full", Unit::count, get<&S::queue_full>},
     Column{"kv_sharing_saved", Unit::share, get<&S::kv_sharing_saved>},
+    Column{"failed", Unit::count, get<&S::failed>},
 };
 
 }  // namespace
@@ -861,10 +896,11 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
         s.total_token_throughput_tok_s = static_cast<double>(t.prompt_tokens + t.output_tokens) / s.duration_s;
         if (any_slo) s.goodput_req_s = static_cast<double>(t.met) / s.duration_s;
     }
-    const std::int64_t judged = t.completed + t.rejected + t.timed_out;
+    const std::int64_t judged = t.completed + t.rejected + t.timed_out + t.failed;
     if (any_slo && judged > 0)
         s.slo_attainment = info.class_slos.empty() || !s.attainment.all ? ratio(t.met, judged) : s.attainment.all;
     s.cancelled = t.cancelled;
+    s.failed = t.failed;
     s.queue_full = outcome.counters.queue_full;
     s.retries = outcome.counters.retries;
     s.wasted_tokens = outcome.counters.wasted_tokens;
@@ -872,23 +908,26 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     s.client_queue = client_queue(outcome, s.completed);
     s.classes = class_summaries(info, outcome, slos, s.duration_s);
 
-    add_load_and_verdict(outcome, info.engine.max_num_seqs * outcome.replicas, info.capacity_req_s, s);
+    std::optional<Tally> uncut;
+    if (any_cut) uncut = tally(outcome, info, false);
+    const Losses losses(outcome, uncut ? *uncut : t);
+    s.lost = losses.to_the_load() + losses.too_long;
+    add_load_and_verdict(outcome, losses, info.engine.max_num_seqs * outcome.replicas, info.capacity_req_s, s);
     if (info.paced_by_answers) s.load.reset();
     if (s.offered_rate_req_s) s.drift = t.drift;
     if (s.drift) s.steady_state = s.drift->drifting ? "drifting" : "steady";
     add_kv_and_batch(outcome, info.engine.enable_prefix_caching, s);
 
-    if (any_cut) {
-        Tally all = tally(outcome, info, false);
-        if (any_slo && !outcome.totals) all.met = judge(outcome, slos, [](RequestId) { return true; }).met;
-        s.client = client_figures(outcome, all, distribution(outcome.itl_all), any_slo);
+    if (uncut) {
+        if (any_slo && !outcome.totals) uncut->met = judge(outcome, slos, [](RequestId) { return true; }).met;
+        s.client = client_figures(outcome, *uncut, distribution(outcome.itl_all), any_slo);
     } else {
         s.client = client_figures(outcome, t, s.itl, any_slo);
     }
 
     s.warnings = info.warnings;
     s.warnings.insert(s.warnings.end(), outcome.warnings.begin(), outcome.warnings.end());
-    add_warnings(outcome, s);
+    add_warnings(outcome, losses, s);
     return s;
 }
 

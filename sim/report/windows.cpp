@@ -23,7 +23,7 @@ struct Share {
 
 /// Of one window and class.
 struct Row {
-    std::int64_t arrivals = 0, measured = 0, completions = 0, rejected = 0, timed_out = 0, cancelled = 0;
+    std::int64_t arrivals = 0, measured = 0, completions = 0, rejected = 0, timed_out = 0, cancelled = 0, failed = 0;
     std::int64_t output_tokens = 0, total_tokens = 0;    // of the completions
     std::array<std::vector<std::int64_t>, 4> latencies;  // queue, ttft, tpot, e2e
     std::array<Share, 6> attainment;                     // ttft, tpot, e2e, queue, all, itl_p99
@@ -55,6 +55,7 @@ void add_arrival(Row& row, const RequestRecord& r) {
     row.rejected += r.finish == FinishReason::rejected ? 1 : 0;
     row.timed_out += r.finish == FinishReason::timed_out ? 1 : 0;
     row.cancelled += r.finish == FinishReason::cancelled ? 1 : 0;
+    row.failed += r.finish == FinishReason::failed ? 1 : 0;
     if (!completed(r)) return;
     row.latencies[0].push_back(r.queue.count());
     row.latencies[1].push_back(r.ttft.count());
@@ -129,6 +130,7 @@ void write_row(std::string& out, std::int64_t window, SimTime start, SimDuration
     } else {
         for (int i = 0; i < 4; ++i) line.cell("");
     }
+    line.count(row.failed);
     line.end();
 }
 
@@ -140,7 +142,7 @@ std::string windows_csv(const RunInfo& info, const Outcome& outcome) {
         "request_throughput_req_s,output_throughput_tok_s,total_token_throughput_tok_s,queue_p50_ms,queue_p99_ms,ttft_p50_ms,"
         "ttft_p99_ms,tpot_p50_ms,tpot_p99_ms,e2e_p50_ms,e2e_p99_ms,ttft_attainment,tpot_attainment,e2e_attainment,"
         "queue_attainment,slo_attainment,kv_usage_mean,in_system_mean,batch_size_mean,batch_tokens_mean,steps,preemptions,itl_"
-        "p99_attainment,kv_token_share,kv_reserved_share,kv_internal_share,kv_external_share\n";
+        "p99_attainment,kv_token_share,kv_reserved_share,kv_internal_share,kv_external_share,failed\n";
     const std::vector<WindowMark>& marks = outcome.window_marks;
     if (marks.size() < 2) return out;
     const SimTime origin = marks.front().at;

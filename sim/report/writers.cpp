@@ -195,6 +195,7 @@ void add_class(Json& json, const ClassSummary& c) {
     json.member("rejected", c.rejected);
     json.member("timed_out", c.timed_out);
     json.member("cancelled", c.cancelled);
+    json.member("failed", c.failed);
     json.key("offered_rate_req_s");
     json.cell(c.offered_rate_req_s ? Cell{*c.offered_rate_req_s} : Cell{}, Unit::per_second);
     json.key("served_rate_req_s");

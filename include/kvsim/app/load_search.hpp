@@ -58,7 +58,11 @@ struct Probe {
 /// (requests of one length then start and end together).
 std::optional<double> arrivals_per_served(const Run& run);
 
-/// What must hold, each a text for reading. `stable`: the verdict is not "overloaded", and no more arrives than is served.
+/// Of all requests: rejected, timed out, given up by the engine, or cancelled before they were first scheduled.
+double lost_share(const Summary& summary);
+
+/// What must hold, each a text for reading. `stable`: the verdict is not "overloaded", no more arrives than is served, and at
+/// most 1 % is lost, unless an SLO says itself how much may be.
 struct Targets {
     std::vector<Assertion> slos;
     std::vector<std::string> texts;  ///< of the SLOs, then "stable" if that is asked for

@@ -29,13 +29,14 @@ namespace kvsim {
 }
 
 /// Whether the request met every set limit; TPOT counts as 0 for one output token. nullopt where the request is in neither
-/// the numerator nor the denominator of slo_attainment (no SLO, unfinished, cancelled, failed). `itl_p99`: of the request's own
-/// gaps, negative without any (which meets every limit).
+/// the numerator nor the denominator of slo_attainment (no SLO, unfinished, cancelled). `itl_p99`: of the request's own gaps,
+/// negative without any (which meets every limit).
 std::optional<bool> slo_met(const RequestRecord& record, const config::SloConfig& slo, SimDuration itl_p99 = SimDuration(-1));
 
 /// Counts and sums; lengths and latencies are over completed requests.
 struct RequestCounts {
-    std::int64_t requests = 0, completed = 0, rejected = 0, timed_out = 0, cancelled = 0, met = 0;
+    std::int64_t requests = 0, completed = 0, rejected = 0, timed_out = 0, cancelled = 0, failed = 0, met = 0;
+    std::int64_t never_started = 0;                     ///< of the cancelled ones: they left before they were first scheduled
     std::int64_t prompt_tokens = 0, output_tokens = 0;  ///< of completed requests
     std::int64_t preemptions = 0, preempted_requests = 0, recomputed_tokens = 0;
     SimTime first_arrival = never;
@@ -57,6 +58,8 @@ inline void RequestCounts::add(const RequestRecord& r) {
         rejected += r.finish == FinishReason::rejected;
         timed_out += r.finish == FinishReason::timed_out;
         cancelled += r.finish == FinishReason::cancelled;
+        never_started += r.finish == FinishReason::cancelled && r.queue.count() < 0;
+        failed += r.finish == FinishReason::failed;
         return;
     }
     KVSIM_CHECK(r.queue.count() >= 0 && r.ttft >= r.queue && r.e2e >= r.ttft && r.output_tokens >= 1,

@@ -58,7 +58,7 @@ struct Attainment {
 /// The measured requests of one class.
 struct ClassSummary {
     std::string name;  ///< empty: requests without a class
-    std::int64_t requests = 0, completed = 0, rejected = 0, timed_out = 0, cancelled = 0;
+    std::int64_t requests = 0, completed = 0, rejected = 0, timed_out = 0, cancelled = 0, failed = 0;
     std::optional<double> offered_rate_req_s;  ///< its arrivals, measured or not, / (last - first arrival of the run)
     std::optional<double> served_rate_req_s;   ///< its completions up to the last arrival of the run, likewise
     std::int64_t wasted_tokens = 0, wasted_output_tokens = 0;  ///< of its timed-out and cancelled requests
@@ -112,7 +112,10 @@ struct Summary {
     std::string deviations;                ///< RunInfo's, joined by "; "
 
     std::int64_t cancelled = 0;
-    std::int64_t queue_full = 0;                                            ///< of all requests' rejections, Counters'
+    std::int64_t failed = 0;      ///< given up by the engine, which could never run them (again)
+    std::int64_t queue_full = 0;  ///< of all requests' rejections, Counters'
+    std::int64_t lost = 0;        ///< of all requests: not served, other than by a client that lost interest while it was
+    bool turns_away = false;  ///< the verdict is "overloaded" only for the share that the queue or the clients' patience cost
     std::int64_t retries = 0, wasted_tokens = 0, wasted_output_tokens = 0;  ///< Counters', of the whole run
     Distribution client_queue;  ///< of completed measured requests; empty where nobody waited at the client
     Attainment attainment;

@@ -186,6 +186,12 @@ TEST_CASE("bad input: no request can ever fit") {
         run_in(folder, {"s.yaml", "--set", "workload.prompt_tokens=5000", "--set", "engine.max_model_len=4096"});
     CHECK(long_prompts.exit == 2);
     CHECK(has(long_prompts.err, "s.yaml: error: no request fits"));
+    // vllm-v0 gives such requests up by itself.
+    const Finished kept = run_in(folder, {"s.yaml", "--set", "engine.preset=vllm-v0", "--set", "engine.watermark=0.99", "--set",
+                                          "workload.prompt_tokens=500"});
+    CHECK(kept.exit == 2);
+    CHECK(has(kept.err, "s.yaml: error: no request fits"));
+    CHECK(has(kept.err, "of which engine.watermark keeps "));
     CHECK(folder.files() == std::vector<std::string>{"s.yaml"});
 }
 

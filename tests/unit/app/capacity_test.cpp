@@ -417,6 +417,37 @@ TEST_CASE("capacity: the scenario's own limits count without --slo, and stabilit
     CHECK(stable.value > lax.value);
 }
 
+TEST_CASE("capacity: requests that are lost are not served, unless an SLO says how many may be") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", long_scenario());
+    const double free = search(folder, {"--seeds", "2"}).value;
+    const std::vector<std::string> losses[]{{"--set", "workload.timeout=3s"}, {"--set", "engine.max_queued_requests=2"}};
+    for (const std::vector<std::string>& loss : losses) {
+        CAPTURE(loss.back());
+        std::vector<std::string> args = loss;
+        args.insert(args.end(), {"--seeds", "2"});
+        CHECK(search(folder, args).value < 1.1 * free);
+        const CsvTable table = table_of(folder.path() / "o/capacity.csv");
+        int lossy = 0;
+        for (const CsvTable::Row& row : table.rows()) {
+            const auto figure = [&](const char* name) { return table.number(row, name).value_or(0); };
+            if (table.text(row, "seed").empty()) continue;
+            const double lost = (figure("rejected") + figure("timed_out")) / figure("requests");
+            if (figure("meets") == 1) CHECK(lost <= 0.01);
+            lossy += lost > 0.01;
+        }
+        CHECK(lossy > 0);
+        const double strict = search(folder, args).value;
+        args.insert(args.end(), {"--slo", "slo_attainment >= 0.5", "--set", "slo.ttft=10min"});
+        CHECK(search(folder, args).value > strict);
+    }
+    // Where even the lightest load loses some, that is why there is no capacity.
+    const Finished none = run_in(folder, capacity_of({"--set", "workload.timeout=1ms", "--seeds", "2"}));
+    CHECK(none.exit == 1);
+    CHECK(has(none.out, "none: "));
+    CHECK(has(none.out, "100 % of the requests are lost even so"));
+}
+
 TEST_CASE("capacity: no limit, no capacity and a jump are told, and the search ends") {
     const TemporaryFolder folder;
     folder.write("s.yaml", long_scenario());

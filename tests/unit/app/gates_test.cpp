@@ -46,6 +46,25 @@ std::string classes_scenario() {
 
 }  // namespace
 
+TEST_CASE("gates: requests that the engine gives up fail what requests that are rejected would") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", small_scenario("slo: {ttft: 10min}\n"));
+    // 40 of 400 blocks are left to start in, 640 tokens: some prompts are longer.
+    std::vector<std::string> args{"s.yaml", "--set", "engine.watermark=0.9", "--assert", "slo_attainment >= 0.99"};
+    const Finished rejected = run_in(folder, args);
+    CHECK(rejected.exit == 1);
+    args.insert(args.end(), {"--set", "engine.preset=vllm-v0"});
+    const Finished failed = run_in(folder, args);
+    CHECK(failed.exit == 1);
+    CHECK(contains(failed.err + failed.out, "engine.watermark keeps 360 free when a request starts"));
+    CHECK(contains(failed.out, " failed; "));
+    CHECK(contains(failed.out, " of the requests not served"));
+    args[4] = "failed == 0 or rejected > 0";
+    CHECK(run_in(folder, args).exit == 1);
+    args[4] = "failed > 0 and completed > 0";
+    CHECK(run_in(folder, args).exit == 0);
+}
+
 TEST_CASE("gates: an expression decides the exit code of a run") {
     const TemporaryFolder folder;
     folder.write("s.yaml", small_scenario());

@@ -12,6 +12,8 @@
 #include "kvsim/random/stream.hpp"
 #include "kvsim/report/output_analysis.hpp"
 #include "kvsim/report/quantile.hpp"
+#include "kvsim/report/render.hpp"
+#include "kvsim/report/windows.hpp"
 #include "sample_run.hpp"
 
 using namespace kvsim;
@@ -133,6 +135,7 @@ TEST_CASE("summary: every column of a run computed by hand") {
         {"steady_state", ""},  // three requests tell nothing, nor have they intervals
         {"queue_full", "0"},
         {"kv_sharing_saved", ""},  // its requests have one output each
+        {"failed", "0"},
     };
     const Summary s = summarize(sample_info(), sample_outcome());
     auto found = cells(s);
@@ -179,7 +182,7 @@ TEST_CASE("summary: the columns stand in the order of the contract") {
         for (const char* statistic : {"mean", "p50", "p90", "p95", "p99"})
             expected += std::string(metric) + "_" + statistic + "_ms_ci95,";
     }
-    expected += "queue_full,kv_sharing_saved,";
+    expected += "queue_full,kv_sharing_saved,failed,";
     CHECK(names == expected);
 }
 
@@ -314,6 +317,45 @@ TEST_CASE("summary: verdicts") {
     CHECK(summarize(sample_info(), o).verdict == "stable");
     o.stall_report = "replica 0: ...";
     CHECK(has_warning(summarize(sample_info(), o), "stalled"));
+}
+
+TEST_CASE("summary: a run that turns a good share away is overloaded, one that loses a handful is not") {
+    const auto with = [](FinishReason reason, std::size_t count, SimDuration queue, std::int64_t full = 0) {
+        Outcome o = sample_outcome();
+        const RequestRecord good = o.requests[0];
+        o.requests.assign(1000, good);
+        for (std::size_t i = 0; i < count; ++i) {
+            RequestRecord& r = o.requests[i * 7 % 1000];
+            r.finish = reason;
+            r.queue = queue;
+            r.ttft = r.e2e = SimDuration(-1);
+        }
+        o.counters.queue_full = full;
+        o.counters.arrivals = o.counters.completed_by_last_arrival = 1000;
+        return summarize(sample_info(), o);
+    };
+    const SimDuration never(-1);
+    CHECK(with(FinishReason::timed_out, 50, ms(1)).verdict == "stable");
+    const Summary late = with(FinishReason::timed_out, 51, ms(1));
+    CHECK(late.verdict == "overloaded");
+    CHECK(late.turns_away);
+    CHECK(has_warning(late, "overloaded: 5.1 % of the requests were turned away or gave up (0 found the queue full, 51 timed"));
+    CHECK(with(FinishReason::rejected, 50, never, 50).verdict == "stable");
+    CHECK(with(FinishReason::rejected, 51, never, 51).verdict == "overloaded");
+    // Their length is no matter of the load.
+    for (const FinishReason reason : {FinishReason::rejected, FinishReason::failed}) {
+        const Summary s = with(reason, 300, never);
+        CHECK(s.verdict == "stable");
+        CHECK(s.lost == 300);
+        CHECK(has_warning(s, "30 % of the requests are too long"));
+    }
+    // A client that loses interest while it is served does so under any load.
+    CHECK(with(FinishReason::cancelled, 300, ms(1)).verdict == "stable");
+    CHECK(with(FinishReason::cancelled, 300, ms(1)).lost == 0);
+    CHECK(with(FinishReason::cancelled, 300, never).verdict == "overloaded");
+    Outcome few = sample_outcome();
+    few.counters.queue_full = 1;  // a quarter of four
+    CHECK(summarize(sample_info(), few).verdict == "stable");
 }
 
 TEST_CASE("summary: the sample size decides which percentiles are warned about") {
@@ -464,12 +506,36 @@ TEST_CASE("slo: limits are inclusive, TPOT is not rounded, only judged requests 
     r.e2e = r.ttft;
     CHECK_FALSE(time_per_output_token(r));
     CHECK(slo_met(r, slo) == true);  // TPOT 0
-    for (const FinishReason reason : {FinishReason::unfinished, FinishReason::cancelled, FinishReason::failed}) {
+    for (const FinishReason reason : {FinishReason::unfinished, FinishReason::cancelled}) {
         r.finish = reason;
         CHECK(slo_met(r, slo) == std::nullopt);
     }
-    r.finish = FinishReason::timed_out;
-    CHECK(slo_met(r, slo) == false);
+    for (const FinishReason reason : {FinishReason::timed_out, FinishReason::failed}) {
+        r.finish = reason;
+        CHECK(slo_met(r, slo) == false);
+    }
+}
+
+TEST_CASE("summary: what the engine gives up is counted and misses the SLO, of all and of its class") {
+    Outcome o = sample_outcome();
+    o.requests[3].finish = FinishReason::failed;
+    o.counters.rejected = 0;
+    o.counters.dropped = 1;
+    o.classes = {{0, "a"}, {1, "a"}, {2, "b"}, {3, "b"}};
+    const Summary s = summarize(sample_info(), o);
+    CHECK(s.failed == 1);
+    CHECK(s.rejected == 0);
+    CHECK(s.lost == 1);
+    CHECK(s.slo_attainment == 0.5);  // of four, as with a rejected one
+    REQUIRE(s.classes.size() == 2);
+    CHECK(s.classes[0].failed == 0);
+    CHECK(s.classes[1].failed == 1);
+    CHECK(s.classes[1].attainment.all == 0.0);
+    const std::string text = render(Format::table, sample_info(), o, s);
+    CHECK(text.find("0 timed out, 1 failed;") != std::string::npos);
+    CHECK(text.find("not finished") == std::string::npos);
+    const std::string windows = windows_csv(sample_info(), o);
+    CHECK(windows.substr(0, windows.find('\n')).ends_with(",failed"));
 }
 
 TEST_CASE("summary: a record that contradicts itself is a bug, not a figure") {

@@ -92,6 +92,7 @@ void check(const std::string& keys, EngineForm form) {
     for (std::size_t i = 0; i + 1 < o.window_marks.size(); ++i) {
         const std::size_t end = text.find('\n', line);
         std::string row = text.substr(line, end - line);
+        row.resize(row.rfind(','));  // failed
         double sum = 0;
         double first = 0;
         for (int k = 0; k < 4; ++k) {
