@@ -41,9 +41,14 @@ std::optional<double> tenant_fairness(const Outcome& outcome) {
         std::int64_t served = 0;
     };
     std::map<std::string, Share> tenants;
-    for (const auto& [id, name] : outcome.tenants.empty() ? outcome.classes : outcome.tenants) {
+    const auto tenant_of = [&outcome](RequestId id) {  // as the order `vtc` takes it
+        if (const auto named = outcome.tenants.find(id); named != outcome.tenants.end()) return named->second;
+        const auto of_class = outcome.classes.find(id);
+        return of_class != outcome.classes.end() ? of_class->second : std::string();
+    };
+    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
         const RequestRecord& record = outcome.requests[id];
-        Share& own = tenants[name];
+        Share& own = tenants[tenant_of(id)];
         own.sent += length_of(record);
         if (record.finish == FinishReason::length && record.arrival + record.e2e <= outcome.last_arrival)
             own.served += length_of(record);

@@ -20,8 +20,8 @@ std::optional<double> jain_index(std::span<const double> values);
 /// Over completed measured requests: the speed each one saw, output tokens / E2E.
 std::optional<double> request_fairness(const Outcome& outcome);
 
-/// Over the tenants that the workload names, else over its classes: tokens (prompt and output) of requests completed by the
-/// last arrival, as a share of those it sent. Unset with fewer than two.
+/// Over tenants, a request without one being of its class, without a class too of one that has no name (as `vtc` takes it):
+/// tokens (prompt and output) of requests completed by the last arrival, as a share of those it sent. Unset with fewer than two.
 std::optional<double> tenant_fairness(const Outcome& outcome);
 
 /// Requests by length, prompt and output tokens together: up to the median, the 90th, the 99th percentile, and the rest. Groups

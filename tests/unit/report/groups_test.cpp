@@ -47,6 +47,17 @@ TEST_CASE("fairness over requests is of the speed each one saw, over tenants of 
     CHECK(tenant_fairness(outcome).value() == doctest::Approx(1));
     outcome.requests[2].finish = FinishReason::rejected;
     CHECK(tenant_fairness(outcome).value() < 1);
+
+    // The class is the tenant of requests without one, also where others have one; without either: one without a name.
+    outcome.tenants = {{0, "a"}};
+    outcome.classes = {{0, "b"}, {1, "b"}, {2, "b"}};
+    CHECK(tenant_fairness(outcome).value() == doctest::Approx(1.5 * 1.5 / (2 * (1 + 0.25))));
+    outcome.tenants = {{0, "b"}};
+    CHECK_FALSE(tenant_fairness(outcome).has_value());
+    outcome.classes.clear();
+    CHECK(tenant_fairness(outcome).value() == doctest::Approx(1.5 * 1.5 / (2 * (1 + 0.25))));
+    outcome.tenants = {{0, "a"}, {1, "b"}};
+    CHECK(tenant_fairness(outcome).value() == doctest::Approx(2.0 * 2.0 / (3 * (1 + 1))));
 }
 
 TEST_CASE("length groups: bounds at the quantiles, every request in one, the same in another run") {
