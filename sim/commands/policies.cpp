@@ -116,6 +116,23 @@ constexpr std::array<Extra, 4> extras{
       }},
      {"queue_max_ms", "longest wait (ms)", 1, [](const Result& r) -> std::optional<double> { return r.summary.queue.max; }}}};
 
+/// Of the requests that did not complete, and how many of all met their limits. Every CSV and JSON has them, the table those
+/// that say something. As a Figure, but `of` where summary.csv has no such column.
+struct Fate {
+    std::string_view column;
+    std::string_view label;
+    int digits;
+    double scale = 1;
+    Cell (*of)(const Summary&) = nullptr;
+};
+constexpr std::array<Fate, 5> fates{
+    {{"timed_out", "timed out", 0},
+     {"cancelled", "cancelled", 0},
+     {"failed", "failed", 0, 1,
+      [](const Summary& s) -> Cell { return s.requests - s.completed - s.rejected - s.timed_out - s.cancelled; }},
+     {"goodput_req_s", "goodput (requests/s)", 3},
+     {"slo_attainment", "SLO met (%)", 2, 100}}};
+
 /// Classes and length groups, in one list.
 struct Group {
     std::string_view kind;  // "class" or "length"
@@ -185,11 +202,50 @@ const Column& column_of(std::string_view name) {
     return summary_columns().front();
 }
 
-std::string shown(const Figure& figure, const Summary& summary) {
-    const Cell cell = column_of(figure.column).get(summary);
+Cell cell_of(const Figure& figure, const Summary& summary) {
+    return column_of(figure.column).get(summary);
+}
+Cell cell_of(const Fate& fate, const Summary& summary) {
+    return fate.of != nullptr ? fate.of(summary) : column_of(fate.column).get(summary);
+}
+std::string csv_text(const Figure& figure, const Summary& summary) {
+    return cell_text(cell_of(figure, summary), column_of(figure.column).unit);
+}
+std::string csv_text(const Fate& fate, const Summary& summary) {
+    return cell_text(cell_of(fate, summary), fate.of != nullptr ? Unit::count : column_of(fate.column).unit);
+}
+
+/// Of Figures and Fates.
+template <class T>
+std::string shown(const T& figure, const Summary& summary) {
+    const Cell cell = cell_of(figure, summary);
     if (const auto* number = std::get_if<double>(&cell)) return decimals(*number * figure.scale, figure.digits);
     if (const auto* count = std::get_if<std::int64_t>(&cell)) return std::to_string(*count);
     return "-";
+}
+
+/// Counts that are not 0 anywhere; those of timeouts also where the scenario has some; the SLO's where it has one.
+bool says_something(const Fate& fate, const Prepared& p, const std::vector<Result>& results) {
+    if (fate.column == "timed_out" && p.workload->may_cancel()) return true;
+    return std::any_of(results.begin(), results.end(), [&fate](const Result& result) {
+        if (!result.error.empty()) return false;
+        const Cell cell = cell_of(fate, result.summary);
+        const auto* count = std::get_if<std::int64_t>(&cell);
+        return count != nullptr ? *count > 0 : std::holds_alternative<double>(cell);
+    });
+}
+
+/// Empty when every request completed under every preset.
+std::string survivors(const std::vector<Result>& results) {
+    std::string who;
+    for (const Result& result : results) {
+        const Summary& s = result.summary;
+        if (!result.error.empty() || s.completed == s.requests) continue;
+        who.append(who.empty() ? "" : ", ").append(result.preset).append(" ").append(std::to_string(s.completed));
+        who.append(" of ").append(std::to_string(s.requests));
+    }
+    if (who.empty()) return {};
+    return "latencies are of the requests that completed, differences of those that completed under both presets (" + who + ")";
 }
 
 std::string shown(const Difference& d, int digits) {
@@ -238,6 +294,13 @@ TextTable table(const Prepared& p, const std::vector<Result>& results) {
         std::vector<std::string>& row = out.rows.emplace_back();
         row.emplace_back(figure.label);
         for (const Result& result : results) row.push_back(result.error.empty() ? shown(figure, result.summary) : "-");
+        if (figure.column != "rejected") continue;
+        for (const Fate& fate : fates) {
+            if (!says_something(fate, p, results)) continue;
+            std::vector<std::string>& cells = out.rows.emplace_back();
+            cells.emplace_back(fate.label);
+            for (const Result& result : results) cells.push_back(result.error.empty() ? shown(fate, result.summary) : "-");
+        }
     }
     for (const Extra& extra : extras) {
         std::vector<std::string>& row = out.rows.emplace_back();
@@ -280,22 +343,21 @@ std::string csv(const std::vector<Result>& results) {
             header.push_back(std::string(latency.name).append(part));
     }
     header.emplace_back("error");
+    const std::size_t error = header.size() - 1;
     for (const Extra& extra : extras) header.emplace_back(extra.column);
+    for (const Fate& fate : fates) header.emplace_back(fate.column);
     std::string out;
     append_row(out, header);
     for (const Result& result : results) {
         std::vector<std::string> cells{result.preset};
         if (!result.error.empty()) {
-            cells.resize(header.size() - extras.size() - 1);
+            cells.resize(error);
             append_csv_field(cells.emplace_back(), result.error);
             cells.resize(header.size());
             append_row(out, cells);
             continue;
         }
-        for (const Figure& figure : figures) {
-            const Column& column = column_of(figure.column);
-            cells.push_back(cell_text(column.get(result.summary), column.unit));
-        }
+        for (const Figure& figure : figures) cells.push_back(csv_text(figure, result.summary));
         cells.push_back(result.summary.verdict);
         for (const Difference& d : result.differences) {
             cells.push_back(d.requests > 0 ? decimals(d.mean_ms, 6) : "");
@@ -308,6 +370,7 @@ std::string csv(const std::vector<Result>& results) {
             const std::optional<double> value = extra.of(result);
             cells.push_back(value ? decimals(*value, 6) : "");
         }
+        for (const Fate& fate : fates) cells.push_back(csv_text(fate, result.summary));
         append_row(out, cells);
     }
     return out;
@@ -344,13 +407,15 @@ std::string json(const Prepared& p, const std::vector<Result>& results) {
             row["error"] = result.error;
             continue;
         }
-        for (const Figure& figure : figures) {
-            const Cell cell = column_of(figure.column).get(result.summary);
+        const auto add = [&row, &result](const auto& figure) {
+            const Cell cell = cell_of(figure, result.summary);
             Json value = nullptr;
             if (const auto* number = std::get_if<double>(&cell)) value = *number;
             if (const auto* count = std::get_if<std::int64_t>(&cell)) value = *count;
             row[std::string(figure.column)] = value;
-        }
+        };
+        for (const Figure& figure : figures) add(figure);
+        for (const Fate& fate : fates) add(fate);
         for (const Extra& extra : extras) {
             const std::optional<double> value = extra.of(result);
             row[std::string(extra.column)] = value ? Json(*value) : Json(nullptr);
@@ -361,15 +426,15 @@ std::string json(const Prepared& p, const std::vector<Result>& results) {
                                                          {"group", group.of->name},
                                                          {"requests", group.of->requests},
                                                          {"completed", group.of->completed}});
-            const auto add = [&item](const std::string& latency, const Distribution& d) {
+            const auto add_latency = [&item](const std::string& latency, const Distribution& d) {
                 item[latency + "_mean_ms"] = d.mean;
                 item[latency + "_p50_ms"] = d.p50;
                 item[latency + "_p99_ms"] = d.p99;
             };
-            add("ttft", group.of->ttft);
-            add("tpot", group.of->tpot);
-            add("e2e", group.of->e2e);
-            add("queue", group.of->queue);
+            add_latency("ttft", group.of->ttft);
+            add_latency("tpot", group.of->tpot);
+            add_latency("e2e", group.of->e2e);
+            add_latency("queue", group.of->queue);
         }
         row["deviations"] = result.summary.deviations;
         row["verdict"] = result.summary.verdict;
@@ -381,6 +446,7 @@ std::string json(const Prepared& p, const std::vector<Result>& results) {
             if (d.ci95_ms) difference["ci95"] = {d.ci95_ms->low, d.ci95_ms->high};
         }
     }
+    if (const std::string of_whom = survivors(results); !of_whom.empty()) out["note"] = of_whom;
     return out.dump(2) + "\n";
 }
 
@@ -492,6 +558,9 @@ int policies_command(const std::vector<std::string>& args) {
         table_file.commit();
         groups_file.commit();
     }
+    // In the table's own text; a CSV has no place for a sentence.
+    const std::string of_whom = survivors(results);
+    if (!of_whom.empty() && format == "csv") log_warning(of_whom);
     if (format == "csv") {
         print(csv(results));
     } else if (format == "json") {
@@ -499,6 +568,7 @@ int policies_command(const std::vector<std::string>& args) {
     } else {
         const TextTable all = table(*first, results);
         print(format == "markdown" ? markdown(all) : in_blocks(all, static_cast<std::size_t>(&base - results.data())));
+        if (!of_whom.empty()) print("\n" + of_whom + "\n");
     }
     if (failures.empty()) return exit_done;
     flush_output();

@@ -256,3 +256,57 @@ TEST_CASE("policies: fairness, waits behind the head, and latencies by class and
     CHECK(table.out.find("chat: TTFT mean / p99 (ms)") != std::string::npos);
     CHECK(table.out.find("fairness over tenants (Jain)") != std::string::npos);
 }
+
+TEST_CASE("policies: requests that time out, goodput and SLO, and whose latencies stand there") {
+    const TemporaryFolder folder;
+    // Static batches hold their seats until the longest is done: who comes meanwhile gives up.
+    const std::string limits = "  timeout: 1500ms\n";
+    folder.write("s.yaml", scenario() + limits + "slo: {ttft: 300ms}\n");
+    const std::vector<std::string> command{"policies", "s.yaml", "--presets", "vllm-v1,static", "--format"};
+    const auto as = [&](const char* format, bool quiet = true) {
+        std::vector<std::string> args = command;
+        args.emplace_back(format);
+        if (quiet) args.emplace_back("--quiet");
+        return run_in(folder, args);
+    };
+    const Finished csv = as("csv");
+    REQUIRE(csv.exit == 0);
+    const kvsim::app::CsvTable table("csv", csv.out);
+    const Json all = Json::parse(as("json").out);
+    REQUIRE(table.rows().size() == 2);
+    for (std::size_t i = 0; i < 2; ++i) {
+        const Json& row = all.at("policies")[i];
+        const std::string preset = row.at("preset");
+        CAPTURE(preset);
+        REQUIRE(run_in(folder, {"s.yaml", "--set", "engine.preset=" + preset, "--quiet", "--out", preset}).exit == 0);
+        const kvsim::app::CsvTable own("summary", slurp(folder.path() / preset / "summary.csv"));
+        for (const char* column : {"completed", "rejected", "timed_out", "cancelled", "goodput_req_s", "slo_attainment"}) {
+            CAPTURE(column);
+            CHECK(table.text(table.rows()[i], column) == own.text(own.rows()[0], column));
+            CHECK(row.at(column).get<double>() == doctest::Approx(std::stod(own.text(own.rows()[0], column))));
+        }
+        CHECK(table.text(table.rows()[i], "failed") == "0");
+        CHECK(row.at("failed") == 0);
+    }
+    const Json& last = all.at("policies")[1];
+    REQUIRE(last.at("timed_out").get<int>() > 0);
+    const std::string of = "static " + std::to_string(last.at("completed").get<int>()) + " of 120";
+    CHECK(all.at("note").get<std::string>().find(of) != std::string::npos);
+    CHECK(as("csv", false).err.find(of) != std::string::npos);
+    for (const char* format : {"table", "markdown"}) {
+        const Finished done = as(format);
+        for (const char* text :
+             {"timed out", "goodput (requests/s)", "SLO met (%)", "latencies are of the requests that completed", of.c_str()})
+            CHECK(done.out.find(text) != std::string::npos);
+        CHECK(done.out.find("cancelled") == std::string::npos);
+    }
+
+    // Without timeouts and limits there is nothing to say.
+    folder.write("plain.yaml", scenario());
+    const Finished plain = run_in(folder, {"policies", "plain.yaml", "--presets", "vllm-v1,static"});
+    CHECK(plain.exit == 0);
+    for (const char* text : {"timed out", "goodput", "SLO met", "latencies are of"}) {
+        CHECK(plain.out.find(text) == std::string::npos);
+        CHECK(plain.err.find(text) == std::string::npos);
+    }
+}
