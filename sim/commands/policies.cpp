@@ -326,6 +326,33 @@ TextTable table(const Prepared& p, const std::vector<Result>& results) {
     return out;
 }
 
+/// What the scenario's keys replace in each preset, as a run's own line `deviates` has it; empty where nothing is.
+std::string deviations(const std::vector<Result>& results, bool as_list) {
+    constexpr std::size_t page = 120;
+    std::size_t widest = 0;
+    for (const Result& result : results) widest = std::max(widest, result.preset.size());
+    std::string out;
+    for (const Result& result : results) {
+        if (result.info.deviations.empty()) continue;
+        std::string line = as_list ? "* " + result.preset + ": " : "  " + result.preset;
+        if (!as_list) line.append(widest + 4 - line.size(), ' ');
+        bool empty = true;  // no deviation in this line yet
+        std::size_t left = result.info.deviations.size();
+        for (const std::string& deviation : result.info.deviations) {
+            if (!empty && !as_list && line.size() + 2 + deviation.size() > page) {
+                out += line + "\n";
+                line.assign(widest + 4, ' ');
+                empty = true;
+            }
+            line.append(empty ? "" : " ").append(deviation).append(--left > 0 ? ";" : "");
+            empty = false;
+        }
+        out += line + "\n";
+    }
+    if (out.empty()) return out;
+    return std::string("the scenario deviates from the presets in\n").append(as_list ? "\n" : "") + out;
+}
+
 void append_row(std::string& out, const std::vector<std::string>& cells) {
     for (std::size_t i = 0; i < cells.size(); ++i) {
         if (i > 0) out += ',';
@@ -346,6 +373,7 @@ std::string csv(const std::vector<Result>& results) {
     const std::size_t error = header.size() - 1;
     for (const Extra& extra : extras) header.emplace_back(extra.column);
     for (const Fate& fate : fates) header.emplace_back(fate.column);
+    header.emplace_back("deviations");
     std::string out;
     append_row(out, header);
     for (const Result& result : results) {
@@ -371,6 +399,7 @@ std::string csv(const std::vector<Result>& results) {
             cells.push_back(value ? decimals(*value, 6) : "");
         }
         for (const Fate& fate : fates) cells.push_back(csv_text(fate, result.summary));
+        append_csv_field(cells.emplace_back(), result.summary.deviations);
         append_row(out, cells);
     }
     return out;
@@ -490,8 +519,8 @@ int policies_command(const std::vector<std::string>& args) {
         "kvsim policies SCENARIO.yaml [options]",
         "Runs the same requests under each preset: latencies, throughput, preemptions, hit rate and KV use side by side, and\n"
         "for every request how much longer it took than under the first preset, as a mean with its 95 % interval. Keys that\n"
-        "the scenario sets hold under every preset. One that cannot run it stands there with the reason and the exit code is "
-        "1.",
+        "the scenario sets hold under every preset, and are named where they deviate from it. A preset that cannot run it\n"
+        "stands there with the reason, and the exit code is 1.",
         {{"presets", "A,B,...", "which, the first that runs being what the others are compared with (all of them)"},
          {"set", "KEY.PATH=VALUE", "change a key of the scenario: --set engine.max_num_seqs=64", true},
          {"overlay", "FILE.yaml", "lay this file's keys over the scenario", true},
@@ -568,6 +597,8 @@ int policies_command(const std::vector<std::string>& args) {
     } else {
         const TextTable all = table(*first, results);
         print(format == "markdown" ? markdown(all) : in_blocks(all, static_cast<std::size_t>(&base - results.data())));
+        const std::string deviating = deviations(results, format == "markdown");
+        if (!deviating.empty()) print("\n" + deviating);
         if (!of_whom.empty()) print("\n" + of_whom + "\n");
     }
     if (failures.empty()) return exit_done;

@@ -310,3 +310,37 @@ TEST_CASE("policies: requests that time out, goodput and SLO, and whose latencie
         CHECK(plain.err.find(text) == std::string::npos);
     }
 }
+
+TEST_CASE("policies: what the scenario replaces in a preset is named per preset") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    const std::string order = "engine.scheduling_policy=priority";
+    const auto as = [&folder, &order](const char* format) {
+        return run_in(folder, {"policies", "s.yaml", "--presets", "vllm-v1,vtc,fastserve", "--set", order, "--quiet",
+                               "--format", format});
+    };
+    const std::string table = as("table").out;
+    const std::string markdown = as("markdown").out;
+    const std::string csv = as("csv").out;
+    const kvsim::app::CsvTable rows("csv", csv);
+    const Json all = Json::parse(as("json").out);
+    REQUIRE(rows.rows().size() == 3);
+    std::size_t at = 0;
+    for (const std::string& preset : {std::string("vllm-v1"), std::string("vtc"), std::string("fastserve")}) {
+        CAPTURE(preset);
+        // As a run of its own has them.
+        REQUIRE(
+            run_in(folder, {"s.yaml", "--set", "engine.preset=" + preset, "--set", order, "--quiet", "--out", preset}).exit ==
+            0);
+        const kvsim::app::CsvTable own("summary", slurp(folder.path() / preset / "summary.csv"));
+        const std::string deviations(own.text(own.rows()[0], "deviations"));
+        CHECK(rows.text(rows.rows()[at], "deviations") == deviations);
+        CHECK(all.at("policies")[at++].at("deviations") == deviations);
+        CHECK(markdown.find("\n* " + preset + ": " + deviations + "\n") != std::string::npos);
+        const std::string named = "scheduling_policy=priority (" + preset + ": ";
+        CHECK(deviations.find(named) != std::string::npos);
+        CHECK(table.find("\n  " + preset + " ") != std::string::npos);
+        CHECK(table.find(named) != std::string::npos);
+    }
+    CHECK(table.find("scheduling_policy=priority (vtc: vtc)") != std::string::npos);
+}
