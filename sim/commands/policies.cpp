@@ -28,7 +28,8 @@ namespace {
 
 constexpr std::array<std::string_view, 4> formats{"table", "csv", "markdown", "json"};
 
-/// How much longer the same request took than under the first preset that ran, over the requests that completed under both.
+/// How much longer the same request took than under the first preset that ran, over the requests that completed under both
+/// (same_requests()).
 struct Difference {
     std::int64_t requests = 0;
     double mean_ms = 0;
@@ -42,6 +43,7 @@ struct Result {
     Outcome outcome;
     std::vector<ClassSummary> lengths;      // of LengthGroups
     std::array<Difference, 3> differences;  // as latencies
+    std::int64_t unlike = 0;                // requests that the first preset that ran did not have
     std::string error;                      // why it could not run; then there is nothing else
 };
 
@@ -62,13 +64,15 @@ double to_ms(double ns) {
     return ns / 1e6;
 }
 
-Difference difference(const Latency& latency, const std::vector<RequestRecord>& base, const std::vector<RequestRecord>& other) {
+Difference difference(const Latency& latency, const std::vector<RequestRecord>& base, const std::vector<RequestRecord>& other,
+                      const std::vector<std::optional<RequestId>>& same) {
     Difference out;
     std::vector<std::int64_t> series;  // in order of arrival: neighbours resemble each other, so batch means
     double sum = 0;
-    for (std::size_t id = 0; id < std::min(base.size(), other.size()); ++id) {
+    for (std::size_t id = 0; id < same.size(); ++id) {
+        if (!same[id]) continue;
         const RequestRecord& a = base[id];
-        const RequestRecord& b = other[id];
+        const RequestRecord& b = other[*same[id]];
         if (!completed(a) || !completed(b) || !a.measured || !b.measured) continue;
         if (latency.of(a).count() < 0 || latency.of(b).count() < 0) continue;
         series.push_back((latency.of(b) - latency.of(a)).count());
@@ -235,17 +239,31 @@ bool says_something(const Fate& fate, const Prepared& p, const std::vector<Resul
     });
 }
 
-/// Empty when every request completed under every preset.
-std::string survivors(const std::vector<Result>& results) {
-    std::string who;
+/// What latencies and differences leave out: nothing when all requests completed and are the same under every preset.
+std::vector<std::string> left_out(const std::vector<Result>& results) {
+    std::string survivors;
+    std::string others;
+    const auto add = [](std::string& list, const Result& result, std::int64_t count, std::int64_t all) {
+        list.append(list.empty() ? "" : ", ").append(result.preset).append(" ").append(std::to_string(count));
+        list.append(" of ").append(std::to_string(all));
+    };
     for (const Result& result : results) {
+        if (!result.error.empty()) continue;
         const Summary& s = result.summary;
-        if (!result.error.empty() || s.completed == s.requests) continue;
-        who.append(who.empty() ? "" : ", ").append(result.preset).append(" ").append(std::to_string(s.completed));
-        who.append(" of ").append(std::to_string(s.requests));
+        if (s.completed < s.requests) add(survivors, result, s.completed, s.requests);
+        if (result.unlike > 0) add(others, result, result.unlike, static_cast<std::int64_t>(result.outcome.requests.size()));
     }
-    if (who.empty()) return {};
-    return "latencies are of the requests that completed, differences of those that completed under both presets (" + who + ")";
+    std::vector<std::string> out;
+    if (!survivors.empty())
+        out.push_back("latencies are of the requests that completed, differences of those that completed under both presets (" +
+                      survivors + ")");
+    if (!others.empty())
+        out.push_back(
+            "clients that wait for answers or send again send at other times than under the first preset: such requests are in "
+            "no "
+            "difference (" +
+            others + ")");
+    return out;
 }
 
 std::string shown(const Difference& d, int digits) {
@@ -266,7 +284,7 @@ const Result& base_of(const std::vector<Result>& results) {
     return *std::find_if(results.begin(), results.end(), [](const Result& r) { return r.error.empty(); });
 }
 
-/// A row a group: every result has the same ones, as they are of the same requests.
+/// A row a group of the first preset that ran.
 void add_groups(TextTable& out, const std::vector<Result>& results) {
     const std::vector<Group> groups = groups_of(base_of(results));
     if (groups.size() < 2) return;
@@ -277,7 +295,10 @@ void add_groups(TextTable& out, const std::vector<Result>& results) {
             row.push_back(name + (first_token ? ": TTFT mean / p99 (ms)" : ": E2E mean / p99 (ms)"));
             for (const Result& result : results) {
                 const std::vector<Group> own = groups_of(result);
-                const Distribution* d = g < own.size() ? &(first_token ? own[g].of->ttft : own[g].of->e2e) : nullptr;
+                const auto found = std::find_if(own.begin(), own.end(), [&](const Group& group) {
+                    return group.kind == groups[g].kind && group.of->name == groups[g].of->name;
+                });
+                const Distribution* d = found != own.end() ? &(first_token ? found->of->ttft : found->of->e2e) : nullptr;
                 row.push_back(d == nullptr || d->count == 0 ? "-" : decimals(d->mean, 1) + " / " + decimals(d->p99, 1));
             }
         }
@@ -475,7 +496,7 @@ std::string json(const Prepared& p, const std::vector<Result>& results) {
             if (d.ci95_ms) difference["ci95"] = {d.ci95_ms->low, d.ci95_ms->high};
         }
     }
-    if (const std::string of_whom = survivors(results); !of_whom.empty()) out["note"] = of_whom;
+    out["notes"] = left_out(results);
     return out.dump(2) + "\n";
 }
 
@@ -558,7 +579,7 @@ int policies_command(const std::vector<std::string>& args) {
                             std::to_string(pool_tokens(p)) + " tokens in all, under " + results.front().preset + " " +
                             std::to_string(pool_tokens(*first)) + "; block_size or kv_cache_memory_bytes makes them equal");
             }
-            results.push_back({preset, std::move(run.info), std::move(run.summary), std::move(run.outcome), {}, {}, {}});
+            results.push_back({preset, std::move(run.info), std::move(run.summary), std::move(run.outcome), {}, {}, 0, {}});
             if (!first) first = std::move(prepared.front());
         } catch (const UserError& e) {
             const std::string reason = e.what();
@@ -573,9 +594,12 @@ int policies_command(const std::vector<std::string>& args) {
     const LengthGroups lengths(base.outcome);
     for (Result& result : results) {
         if (result.error.empty()) result.lengths = lengths.summarize(result.info, result.outcome);
-        for (std::size_t i = 0; i < latencies.size() && &result != &base && result.error.empty(); ++i) {
-            result.differences[i] = difference(latencies[i], base.outcome.requests, result.outcome.requests);
-        }
+        if (&result == &base || !result.error.empty()) continue;
+        const std::vector<std::optional<RequestId>> same = same_requests(base.outcome, result.outcome);
+        const auto paired = std::count_if(same.begin(), same.end(), [](const auto& id) { return id.has_value(); });
+        result.unlike = static_cast<std::int64_t>(result.outcome.requests.size()) - paired;
+        for (std::size_t i = 0; i < latencies.size(); ++i)
+            result.differences[i] = difference(latencies[i], base.outcome.requests, result.outcome.requests, same);
     }
     if (out) {
         AtomicFile table_file(out->path() / "policies.csv");
@@ -588,9 +612,9 @@ int policies_command(const std::vector<std::string>& args) {
         groups_file.commit();
     }
     // In the table's own text; a CSV has no place for a sentence.
-    const std::string of_whom = survivors(results);
-    if (!of_whom.empty() && format == "csv") log_warning(of_whom);
+    const std::vector<std::string> notes = left_out(results);
     if (format == "csv") {
+        for (const std::string& note : notes) log_warning(note);
         print(csv(results));
     } else if (format == "json") {
         print(json(*first, results));
@@ -599,7 +623,7 @@ int policies_command(const std::vector<std::string>& args) {
         print(format == "markdown" ? markdown(all) : in_blocks(all, static_cast<std::size_t>(&base - results.data())));
         const std::string deviating = deviations(results, format == "markdown");
         if (!deviating.empty()) print("\n" + deviating);
-        if (!of_whom.empty()) print("\n" + of_whom + "\n");
+        for (const std::string& note : notes) print("\n" + note + "\n");
     }
     if (failures.empty()) return exit_done;
     flush_output();

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -291,7 +292,7 @@ TEST_CASE("policies: requests that time out, goodput and SLO, and whose latencie
     const Json& last = all.at("policies")[1];
     REQUIRE(last.at("timed_out").get<int>() > 0);
     const std::string of = "static " + std::to_string(last.at("completed").get<int>()) + " of 120";
-    CHECK(all.at("note").get<std::string>().find(of) != std::string::npos);
+    CHECK(all.at("notes").at(0).get<std::string>().find(of) != std::string::npos);
     CHECK(as("csv", false).err.find(of) != std::string::npos);
     for (const char* format : {"table", "markdown"}) {
         const Finished done = as(format);
@@ -305,7 +306,7 @@ TEST_CASE("policies: requests that time out, goodput and SLO, and whose latencie
     folder.write("plain.yaml", scenario());
     const Finished plain = run_in(folder, {"policies", "plain.yaml", "--presets", "vllm-v1,static"});
     CHECK(plain.exit == 0);
-    for (const char* text : {"timed out", "goodput", "SLO met", "latencies are of"}) {
+    for (const char* text : {"timed out", "goodput", "SLO met", "latencies are of", "are in no difference"}) {
         CHECK(plain.out.find(text) == std::string::npos);
         CHECK(plain.err.find(text) == std::string::npos);
     }
@@ -343,4 +344,50 @@ TEST_CASE("policies: what the scenario replaces in a preset is named per preset"
         CHECK(table.find(named) != std::string::npos);
     }
     CHECK(table.find("scheduling_policy=priority (vtc: vtc)") != std::string::npos);
+}
+
+TEST_CASE("policies: where clients wait for answers, only what is the same request is paired") {
+    const TemporaryFolder folder;
+    std::string text = scenario();
+    text.erase(text.find("workload:"));
+    folder.write("s.yaml", text +
+                               "workload:\n  duration: 20s\n  classes:\n"
+                               "    - {name: open, arrivals: {process: poisson, rate: 2/s},\n"
+                               "       prompt_tokens: {distribution: uniform, min: 20, max: 200}, output_tokens: 40}\n"
+                               "    - {name: closed, users: {count: 6, think_time: 100ms},\n"
+                               "       prompt_tokens: {distribution: uniform, min: 20, max: 200}, output_tokens: 40}\n");
+    const std::vector<std::string> command{"policies", "s.yaml", "--presets", "vllm-v1,static", "--quiet", "--format"};
+    const auto as = [&](const char* format) {
+        std::vector<std::string> args = command;
+        args.emplace_back(format);
+        return run_in(folder, args).out;
+    };
+    const Json all = Json::parse(as("json"));
+    // The first preset is vllm-v1, whose requests are of its own run; who arrives on its own, and the users' first, are the
+    // same.
+    std::map<std::string, double> e2e[2];
+    for (std::size_t i = 0; i < 2; ++i) {
+        const std::string preset = i == 0 ? "vllm-v1" : "static";
+        REQUIRE(run_in(folder, {"s.yaml", "--set", "engine.preset=" + preset, "--quiet", "--out", preset}).exit == 0);
+        const kvsim::app::CsvTable own("requests", slurp(folder.path() / preset / "requests.csv"));
+        for (const auto& row : own.rows())
+            e2e[i][std::string(own.text(row, "arrival_s")).append("/").append(own.text(row, "prompt_tokens"))] =
+                std::stod(std::string(own.text(row, "e2e_ms")));
+    }
+    double sum = 0;
+    int same = 0;
+    for (const auto& [request, took] : e2e[0]) {
+        const auto found = e2e[1].find(request);
+        if (found == e2e[1].end()) continue;
+        sum += found->second - took;
+        ++same;
+    }
+    REQUIRE(same > 20);
+    const Json& difference = all.at("policies")[1].at("e2e_difference_ms");
+    CHECK(difference.at("requests") == same);
+    CHECK(difference.at("mean").get<double>() == doctest::Approx(sum / same));
+    const std::string of =
+        "static " + std::to_string(e2e[1].size() - static_cast<std::size_t>(same)) + " of " + std::to_string(e2e[1].size());
+    CHECK(all.at("notes").at(0).get<std::string>().find(of) != std::string::npos);
+    CHECK(as("table").find(of) != std::string::npos);
 }
