@@ -149,6 +149,16 @@ std::vector<Group> groups_of(const Result& result) {
     return out;
 }
 
+const ClassSummary* find_group(const Result& result, const Group& like) {
+    for (const std::vector<ClassSummary>* list : {&result.summary.classes, &result.lengths}) {
+        if ((like.kind == "class") != (list == &result.summary.classes)) continue;
+        for (const ClassSummary& c : *list) {
+            if (c.name == like.of->name) return &c;
+        }
+    }
+    return nullptr;
+}
+
 /// Unknown names are told before anything runs.
 std::vector<std::string> presets_of(const std::optional<std::string>& list) {
     std::vector<std::string_view> known;
@@ -294,13 +304,17 @@ void add_groups(TextTable& out, const std::vector<Result>& results) {
             std::vector<std::string>& row = out.rows.emplace_back();
             row.push_back(name + (first_token ? ": TTFT mean / p99 (ms)" : ": E2E mean / p99 (ms)"));
             for (const Result& result : results) {
-                const std::vector<Group> own = groups_of(result);
-                const auto found = std::find_if(own.begin(), own.end(), [&](const Group& group) {
-                    return group.kind == groups[g].kind && group.of->name == groups[g].of->name;
-                });
-                const Distribution* d = found != own.end() ? &(first_token ? found->of->ttft : found->of->e2e) : nullptr;
+                const ClassSummary* own = find_group(result, groups[g]);
+                const Distribution* d = own == nullptr ? nullptr : first_token ? &own->ttft : &own->e2e;
                 row.push_back(d == nullptr || d->count == 0 ? "-" : decimals(d->mean, 1) + " / " + decimals(d->p99, 1));
             }
+        }
+        if (!groups[g].of->attainment.all) continue;
+        std::vector<std::string>& row = out.rows.emplace_back();
+        row.push_back(name + ": SLO met (%)");
+        for (const Result& result : results) {
+            const ClassSummary* own = find_group(result, groups[g]);
+            row.push_back(own != nullptr && own->attainment.all ? decimals(*own->attainment.all * 100, 2) : "-");
         }
     }
 }
@@ -432,7 +446,7 @@ std::string groups_csv(const std::vector<Result>& results) {
     for (const char* latency : {"ttft", "tpot", "e2e", "queue"}) {
         for (const char* part : {"_mean_ms", "_p50_ms", "_p99_ms"}) out.append(",").append(latency).append(part);
     }
-    out += '\n';
+    out += ",rejected,timed_out,cancelled,slo_attainment\n";
     for (const Result& result : results) {
         for (const Group& group : groups_of(result)) {
             std::vector<std::string> cells{result.preset, std::string(group.kind), ""};
@@ -442,6 +456,9 @@ std::string groups_csv(const std::vector<Result>& results) {
             for (const Distribution* d : {&group.of->ttft, &group.of->tpot, &group.of->e2e, &group.of->queue}) {
                 for (const double value : {d->mean, d->p50, d->p99}) cells.push_back(d->count > 0 ? decimals(value, 6) : "");
             }
+            for (const std::int64_t count : {group.of->rejected, group.of->timed_out, group.of->cancelled})
+                cells.push_back(std::to_string(count));
+            cells.push_back(group.of->attainment.all ? shortest(*group.of->attainment.all) : "");
             append_row(out, cells);
         }
     }
@@ -476,6 +493,10 @@ std::string json(const Prepared& p, const std::vector<Result>& results) {
                                                          {"group", group.of->name},
                                                          {"requests", group.of->requests},
                                                          {"completed", group.of->completed}});
+            item["rejected"] = group.of->rejected;
+            item["timed_out"] = group.of->timed_out;
+            item["cancelled"] = group.of->cancelled;
+            item["slo_attainment"] = group.of->attainment.all ? Json(*group.of->attainment.all) : Json(nullptr);
             const auto add_latency = [&item](const std::string& latency, const Distribution& d) {
                 item[latency + "_mean_ms"] = d.mean;
                 item[latency + "_p50_ms"] = d.p50;

@@ -391,3 +391,58 @@ TEST_CASE("policies: where clients wait for answers, only what is the same reque
     CHECK(all.at("notes").at(0).get<std::string>().find(of) != std::string::npos);
     CHECK(as("table").find(of) != std::string::npos);
 }
+
+TEST_CASE("policies: who the engine gives up, and what became of each class") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    // The watermark keeps 54 of 60 blocks: a prompt above 96 tokens never starts.
+    const Finished done = run_in(
+        folder, {"policies", "s.yaml", "--presets", "vllm-v0", "--set", "engine.watermark=0.9", "--quiet", "--format", "json"});
+    REQUIRE(done.exit == 0);
+    const Json row = Json::parse(done.out).at("policies")[0];
+    CHECK(row.at("failed").get<int>() + row.at("rejected").get<int>() > 0);
+    CHECK(row.at("failed").get<int>() == 120 - row.at("completed").get<int>() - row.at("rejected").get<int>());
+
+    std::string text = scenario();
+    text.erase(text.find("workload:"));
+    folder.write("c.yaml",
+                 text +
+                     "workload:\n  duration: 20s\n  classes:\n"
+                     "    - {name: urgent, arrivals: {process: poisson, rate: 5/s}, prompt_tokens: 100,\n"
+                     "       output_tokens: 40, timeout: 1s, slo: {ttft: 100ms}}\n"
+                     "    - {name: rest, arrivals: {process: poisson, rate: 5/s}, prompt_tokens: 100, output_tokens: 40}\n");
+    const std::vector<std::string> command{"policies", "c.yaml", "--presets", "static,vllm-v1", "--quiet", "--format"};
+    const auto as = [&](const char* format) {
+        std::vector<std::string> args = command;
+        args.emplace_back(format);
+        args.insert(args.end(), {"--out", "o"});
+        return run_in(folder, args).out;
+    };
+    const std::string table = as("table");
+    CHECK(table.find("urgent: SLO met (%)") != std::string::npos);
+    CHECK(table.find("rest: SLO met (%)") == std::string::npos);
+    const Json all = Json::parse(as("json"));
+    const kvsim::app::CsvTable groups("groups", slurp(folder.path() / "o" / "groups.csv"));
+    REQUIRE(run_in(folder, {"c.yaml", "--set", "engine.preset=static", "--quiet", "--out", "static"}).exit == 0);
+    const kvsim::app::CsvTable own("classes", slurp(folder.path() / "static" / "classes.csv"));
+    int seen = 0;
+    for (const auto& own_row : own.rows()) {
+        const std::string name(own.text(own_row, "class"));
+        for (const auto& group : groups.rows()) {
+            if (groups.text(group, "preset") != "static" || groups.text(group, "kind") != "class" ||
+                groups.text(group, "group") != name)
+                continue;
+            ++seen;
+            for (const char* column : {"rejected", "timed_out", "cancelled", "slo_attainment"}) {
+                CAPTURE(column);
+                CHECK(groups.text(group, column) == own.text(own_row, column));
+            }
+        }
+        for (const Json& group : all.at("policies")[0].at("groups")) {
+            if (group.at("kind") == "class" && group.at("group") == name)
+                CHECK(std::to_string(group.at("timed_out").get<int>()) == own.text(own_row, "timed_out"));
+        }
+    }
+    CHECK(seen == 2);
+    CHECK(all.at("policies")[0].at("timed_out").get<int>() > 0);
+}
