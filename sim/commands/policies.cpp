@@ -28,7 +28,8 @@ namespace {
 
 constexpr std::array<std::string_view, 4> formats{"table", "csv", "markdown", "json"};
 
-/// How much longer the same request took than under the first preset that ran, over the requests that completed under both.
+/// How much longer the same request took than under the first preset that ran, over the requests that completed under both
+/// (same_requests()).
 struct Difference {
     std::int64_t requests = 0;
     double mean_ms = 0;
@@ -42,6 +43,7 @@ struct Result {
     Outcome outcome;
     std::vector<ClassSummary> lengths;      // of LengthGroups
     std::array<Difference, 3> differences;  // as latencies
+    std::int64_t unlike = 0;                // requests that the first preset that ran did not have
     std::string error;                      // why it could not run; then there is nothing else
 };
 
@@ -62,13 +64,15 @@ double to_ms(double ns) {
     return ns / 1e6;
 }
 
-Difference difference(const Latency& latency, const std::vector<RequestRecord>& base, const std::vector<RequestRecord>& other) {
+Difference difference(const Latency& latency, const std::vector<RequestRecord>& base, const std::vector<RequestRecord>& other,
+                      const std::vector<std::optional<RequestId>>& same) {
     Difference out;
     std::vector<std::int64_t> series;  // in order of arrival: neighbours resemble each other, so batch means
     double sum = 0;
-    for (std::size_t id = 0; id < std::min(base.size(), other.size()); ++id) {
+    for (std::size_t id = 0; id < same.size(); ++id) {
+        if (!same[id]) continue;
         const RequestRecord& a = base[id];
-        const RequestRecord& b = other[id];
+        const RequestRecord& b = other[*same[id]];
         if (!completed(a) || !completed(b) || !a.measured || !b.measured) continue;
         if (latency.of(a).count() < 0 || latency.of(b).count() < 0) continue;
         series.push_back((latency.of(b) - latency.of(a)).count());
@@ -116,6 +120,23 @@ constexpr std::array<Extra, 4> extras{
       }},
      {"queue_max_ms", "longest wait (ms)", 1, [](const Result& r) -> std::optional<double> { return r.summary.queue.max; }}}};
 
+/// Of the requests that did not complete, and how many of all met their limits. Every CSV and JSON has them, the table those
+/// that say something. As a Figure, but `of` where summary.csv has no such column.
+struct Fate {
+    std::string_view column;
+    std::string_view label;
+    int digits;
+    double scale = 1;
+    Cell (*of)(const Summary&) = nullptr;
+};
+constexpr std::array<Fate, 5> fates{
+    {{"timed_out", "timed out", 0},
+     {"cancelled", "cancelled", 0},
+     {"failed", "failed", 0, 1,
+      [](const Summary& s) -> Cell { return s.requests - s.completed - s.rejected - s.timed_out - s.cancelled; }},
+     {"goodput_req_s", "goodput (requests/s)", 3},
+     {"slo_attainment", "SLO met (%)", 2, 100}}};
+
 /// Classes and length groups, in one list.
 struct Group {
     std::string_view kind;  // "class" or "length"
@@ -126,6 +147,16 @@ std::vector<Group> groups_of(const Result& result) {
     for (const ClassSummary& c : result.summary.classes) out.push_back({"class", &c});
     for (const ClassSummary& c : result.lengths) out.push_back({"length", &c});
     return out;
+}
+
+const ClassSummary* find_group(const Result& result, const Group& like) {
+    for (const std::vector<ClassSummary>* list : {&result.summary.classes, &result.lengths}) {
+        if ((like.kind == "class") != (list == &result.summary.classes)) continue;
+        for (const ClassSummary& c : *list) {
+            if (c.name == like.of->name) return &c;
+        }
+    }
+    return nullptr;
 }
 
 /// Unknown names are told before anything runs.
@@ -185,11 +216,64 @@ const Column& column_of(std::string_view name) {
     return summary_columns().front();
 }
 
-std::string shown(const Figure& figure, const Summary& summary) {
-    const Cell cell = column_of(figure.column).get(summary);
+Cell cell_of(const Figure& figure, const Summary& summary) {
+    return column_of(figure.column).get(summary);
+}
+Cell cell_of(const Fate& fate, const Summary& summary) {
+    return fate.of != nullptr ? fate.of(summary) : column_of(fate.column).get(summary);
+}
+std::string csv_text(const Figure& figure, const Summary& summary) {
+    return cell_text(cell_of(figure, summary), column_of(figure.column).unit);
+}
+std::string csv_text(const Fate& fate, const Summary& summary) {
+    return cell_text(cell_of(fate, summary), fate.of != nullptr ? Unit::count : column_of(fate.column).unit);
+}
+
+/// Of Figures and Fates.
+template <class T>
+std::string shown(const T& figure, const Summary& summary) {
+    const Cell cell = cell_of(figure, summary);
     if (const auto* number = std::get_if<double>(&cell)) return decimals(*number * figure.scale, figure.digits);
     if (const auto* count = std::get_if<std::int64_t>(&cell)) return std::to_string(*count);
     return "-";
+}
+
+/// Counts that are not 0 anywhere; those of timeouts also where the scenario has some; the SLO's where it has one.
+bool says_something(const Fate& fate, const Prepared& p, const std::vector<Result>& results) {
+    if (fate.column == "timed_out" && p.workload->may_cancel()) return true;
+    return std::any_of(results.begin(), results.end(), [&fate](const Result& result) {
+        if (!result.error.empty()) return false;
+        const Cell cell = cell_of(fate, result.summary);
+        const auto* count = std::get_if<std::int64_t>(&cell);
+        return count != nullptr ? *count > 0 : std::holds_alternative<double>(cell);
+    });
+}
+
+/// What latencies and differences leave out: nothing when all requests completed and are the same under every preset.
+std::vector<std::string> left_out(const std::vector<Result>& results) {
+    std::string survivors;
+    std::string others;
+    const auto add = [](std::string& list, const Result& result, std::int64_t count, std::int64_t all) {
+        list.append(list.empty() ? "" : ", ").append(result.preset).append(" ").append(std::to_string(count));
+        list.append(" of ").append(std::to_string(all));
+    };
+    for (const Result& result : results) {
+        if (!result.error.empty()) continue;
+        const Summary& s = result.summary;
+        if (s.completed < s.requests) add(survivors, result, s.completed, s.requests);
+        if (result.unlike > 0) add(others, result, result.unlike, static_cast<std::int64_t>(result.outcome.requests.size()));
+    }
+    std::vector<std::string> out;
+    if (!survivors.empty())
+        out.push_back("latencies are of the requests that completed, differences of those that completed under both presets (" +
+                      survivors + ")");
+    if (!others.empty())
+        out.push_back(
+            "clients that wait for answers or send again send at other times than under the first preset: such requests are in "
+            "no "
+            "difference (" +
+            others + ")");
+    return out;
 }
 
 std::string shown(const Difference& d, int digits) {
@@ -210,7 +294,7 @@ const Result& base_of(const std::vector<Result>& results) {
     return *std::find_if(results.begin(), results.end(), [](const Result& r) { return r.error.empty(); });
 }
 
-/// A row a group: every result has the same ones, as they are of the same requests.
+/// A row a group of the first preset that ran.
 void add_groups(TextTable& out, const std::vector<Result>& results) {
     const std::vector<Group> groups = groups_of(base_of(results));
     if (groups.size() < 2) return;
@@ -220,10 +304,17 @@ void add_groups(TextTable& out, const std::vector<Result>& results) {
             std::vector<std::string>& row = out.rows.emplace_back();
             row.push_back(name + (first_token ? ": TTFT mean / p99 (ms)" : ": E2E mean / p99 (ms)"));
             for (const Result& result : results) {
-                const std::vector<Group> own = groups_of(result);
-                const Distribution* d = g < own.size() ? &(first_token ? own[g].of->ttft : own[g].of->e2e) : nullptr;
+                const ClassSummary* own = find_group(result, groups[g]);
+                const Distribution* d = own == nullptr ? nullptr : first_token ? &own->ttft : &own->e2e;
                 row.push_back(d == nullptr || d->count == 0 ? "-" : decimals(d->mean, 1) + " / " + decimals(d->p99, 1));
             }
+        }
+        if (!groups[g].of->attainment.all) continue;
+        std::vector<std::string>& row = out.rows.emplace_back();
+        row.push_back(name + ": SLO met (%)");
+        for (const Result& result : results) {
+            const ClassSummary* own = find_group(result, groups[g]);
+            row.push_back(own != nullptr && own->attainment.all ? decimals(*own->attainment.all * 100, 2) : "-");
         }
     }
 }
@@ -238,6 +329,13 @@ TextTable table(const Prepared& p, const std::vector<Result>& results) {
         std::vector<std::string>& row = out.rows.emplace_back();
         row.emplace_back(figure.label);
         for (const Result& result : results) row.push_back(result.error.empty() ? shown(figure, result.summary) : "-");
+        if (figure.column != "rejected") continue;
+        for (const Fate& fate : fates) {
+            if (!says_something(fate, p, results)) continue;
+            std::vector<std::string>& cells = out.rows.emplace_back();
+            cells.emplace_back(fate.label);
+            for (const Result& result : results) cells.push_back(result.error.empty() ? shown(fate, result.summary) : "-");
+        }
     }
     for (const Extra& extra : extras) {
         std::vector<std::string>& row = out.rows.emplace_back();
@@ -263,6 +361,33 @@ TextTable table(const Prepared& p, const std::vector<Result>& results) {
     return out;
 }
 
+/// What the scenario's keys replace in each preset, as a run's own line `deviates` has it; empty where nothing is.
+std::string deviations(const std::vector<Result>& results, bool as_list) {
+    constexpr std::size_t page = 120;
+    std::size_t widest = 0;
+    for (const Result& result : results) widest = std::max(widest, result.preset.size());
+    std::string out;
+    for (const Result& result : results) {
+        if (result.info.deviations.empty()) continue;
+        std::string line = as_list ? "* " + result.preset + ": " : "  " + result.preset;
+        if (!as_list) line.append(widest + 4 - line.size(), ' ');
+        bool empty = true;  // no deviation in this line yet
+        std::size_t left = result.info.deviations.size();
+        for (const std::string& deviation : result.info.deviations) {
+            if (!empty && !as_list && line.size() + 2 + deviation.size() > page) {
+                out += line + "\n";
+                line.assign(widest + 4, ' ');
+                empty = true;
+            }
+            line.append(empty ? "" : " ").append(deviation).append(--left > 0 ? ";" : "");
+            empty = false;
+        }
+        out += line + "\n";
+    }
+    if (out.empty()) return out;
+    return std::string("the scenario deviates from the presets in\n").append(as_list ? "\n" : "") + out;
+}
+
 void append_row(std::string& out, const std::vector<std::string>& cells) {
     for (std::size_t i = 0; i < cells.size(); ++i) {
         if (i > 0) out += ',';
@@ -280,22 +405,22 @@ std::string csv(const std::vector<Result>& results) {
             header.push_back(std::string(latency.name).append(part));
     }
     header.emplace_back("error");
+    const std::size_t error = header.size() - 1;
     for (const Extra& extra : extras) header.emplace_back(extra.column);
+    for (const Fate& fate : fates) header.emplace_back(fate.column);
+    header.emplace_back("deviations");
     std::string out;
     append_row(out, header);
     for (const Result& result : results) {
         std::vector<std::string> cells{result.preset};
         if (!result.error.empty()) {
-            cells.resize(header.size() - extras.size() - 1);
+            cells.resize(error);
             append_csv_field(cells.emplace_back(), result.error);
             cells.resize(header.size());
             append_row(out, cells);
             continue;
         }
-        for (const Figure& figure : figures) {
-            const Column& column = column_of(figure.column);
-            cells.push_back(cell_text(column.get(result.summary), column.unit));
-        }
+        for (const Figure& figure : figures) cells.push_back(csv_text(figure, result.summary));
         cells.push_back(result.summary.verdict);
         for (const Difference& d : result.differences) {
             cells.push_back(d.requests > 0 ? decimals(d.mean_ms, 6) : "");
@@ -308,6 +433,8 @@ std::string csv(const std::vector<Result>& results) {
             const std::optional<double> value = extra.of(result);
             cells.push_back(value ? decimals(*value, 6) : "");
         }
+        for (const Fate& fate : fates) cells.push_back(csv_text(fate, result.summary));
+        append_csv_field(cells.emplace_back(), result.summary.deviations);
         append_row(out, cells);
     }
     return out;
@@ -319,7 +446,7 @@ std::string groups_csv(const std::vector<Result>& results) {
     for (const char* latency : {"ttft", "tpot", "e2e", "queue"}) {
         for (const char* part : {"_mean_ms", "_p50_ms", "_p99_ms"}) out.append(",").append(latency).append(part);
     }
-    out += '\n';
+    out += ",rejected,timed_out,cancelled,slo_attainment\n";
     for (const Result& result : results) {
         for (const Group& group : groups_of(result)) {
             std::vector<std::string> cells{result.preset, std::string(group.kind), ""};
@@ -329,6 +456,9 @@ std::string groups_csv(const std::vector<Result>& results) {
             for (const Distribution* d : {&group.of->ttft, &group.of->tpot, &group.of->e2e, &group.of->queue}) {
                 for (const double value : {d->mean, d->p50, d->p99}) cells.push_back(d->count > 0 ? decimals(value, 6) : "");
             }
+            for (const std::int64_t count : {group.of->rejected, group.of->timed_out, group.of->cancelled})
+                cells.push_back(std::to_string(count));
+            cells.push_back(group.of->attainment.all ? shortest(*group.of->attainment.all) : "");
             append_row(out, cells);
         }
     }
@@ -344,13 +474,15 @@ std::string json(const Prepared& p, const std::vector<Result>& results) {
             row["error"] = result.error;
             continue;
         }
-        for (const Figure& figure : figures) {
-            const Cell cell = column_of(figure.column).get(result.summary);
+        const auto add = [&row, &result](const auto& figure) {
+            const Cell cell = cell_of(figure, result.summary);
             Json value = nullptr;
             if (const auto* number = std::get_if<double>(&cell)) value = *number;
             if (const auto* count = std::get_if<std::int64_t>(&cell)) value = *count;
             row[std::string(figure.column)] = value;
-        }
+        };
+        for (const Figure& figure : figures) add(figure);
+        for (const Fate& fate : fates) add(fate);
         for (const Extra& extra : extras) {
             const std::optional<double> value = extra.of(result);
             row[std::string(extra.column)] = value ? Json(*value) : Json(nullptr);
@@ -361,15 +493,19 @@ std::string json(const Prepared& p, const std::vector<Result>& results) {
                                                          {"group", group.of->name},
                                                          {"requests", group.of->requests},
                                                          {"completed", group.of->completed}});
-            const auto add = [&item](const std::string& latency, const Distribution& d) {
+            item["rejected"] = group.of->rejected;
+            item["timed_out"] = group.of->timed_out;
+            item["cancelled"] = group.of->cancelled;
+            item["slo_attainment"] = group.of->attainment.all ? Json(*group.of->attainment.all) : Json(nullptr);
+            const auto add_latency = [&item](const std::string& latency, const Distribution& d) {
                 item[latency + "_mean_ms"] = d.mean;
                 item[latency + "_p50_ms"] = d.p50;
                 item[latency + "_p99_ms"] = d.p99;
             };
-            add("ttft", group.of->ttft);
-            add("tpot", group.of->tpot);
-            add("e2e", group.of->e2e);
-            add("queue", group.of->queue);
+            add_latency("ttft", group.of->ttft);
+            add_latency("tpot", group.of->tpot);
+            add_latency("e2e", group.of->e2e);
+            add_latency("queue", group.of->queue);
         }
         row["deviations"] = result.summary.deviations;
         row["verdict"] = result.summary.verdict;
@@ -381,6 +517,7 @@ std::string json(const Prepared& p, const std::vector<Result>& results) {
             if (d.ci95_ms) difference["ci95"] = {d.ci95_ms->low, d.ci95_ms->high};
         }
     }
+    out["notes"] = left_out(results);
     return out.dump(2) + "\n";
 }
 
@@ -424,8 +561,8 @@ int policies_command(const std::vector<std::string>& args) {
         "kvsim policies SCENARIO.yaml [options]",
         "Runs the same requests under each preset: latencies, throughput, preemptions, hit rate and KV use side by side, and\n"
         "for every request how much longer it took than under the first preset, as a mean with its 95 % interval. Keys that\n"
-        "the scenario sets hold under every preset. One that cannot run it stands there with the reason and the exit code is "
-        "1.",
+        "the scenario sets hold under every preset, and are named where they deviate from it. A preset that cannot run it\n"
+        "stands there with the reason, and the exit code is 1.",
         {{"presets", "A,B,...", "which, the first that runs being what the others are compared with (all of them)"},
          {"set", "KEY.PATH=VALUE", "change a key of the scenario: --set engine.max_num_seqs=64", true},
          {"overlay", "FILE.yaml", "lay this file's keys over the scenario", true},
@@ -463,7 +600,7 @@ int policies_command(const std::vector<std::string>& args) {
                             std::to_string(pool_tokens(p)) + " tokens in all, under " + results.front().preset + " " +
                             std::to_string(pool_tokens(*first)) + "; block_size or kv_cache_memory_bytes makes them equal");
             }
-            results.push_back({preset, std::move(run.info), std::move(run.summary), std::move(run.outcome), {}, {}, {}});
+            results.push_back({preset, std::move(run.info), std::move(run.summary), std::move(run.outcome), {}, {}, 0, {}});
             if (!first) first = std::move(prepared.front());
         } catch (const UserError& e) {
             const std::string reason = e.what();
@@ -478,9 +615,12 @@ int policies_command(const std::vector<std::string>& args) {
     const LengthGroups lengths(base.outcome);
     for (Result& result : results) {
         if (result.error.empty()) result.lengths = lengths.summarize(result.info, result.outcome);
-        for (std::size_t i = 0; i < latencies.size() && &result != &base && result.error.empty(); ++i) {
-            result.differences[i] = difference(latencies[i], base.outcome.requests, result.outcome.requests);
-        }
+        if (&result == &base || !result.error.empty()) continue;
+        const std::vector<std::optional<RequestId>> same = same_requests(base.outcome, result.outcome);
+        const auto paired = std::count_if(same.begin(), same.end(), [](const auto& id) { return id.has_value(); });
+        result.unlike = static_cast<std::int64_t>(result.outcome.requests.size()) - paired;
+        for (std::size_t i = 0; i < latencies.size(); ++i)
+            result.differences[i] = difference(latencies[i], base.outcome.requests, result.outcome.requests, same);
     }
     if (out) {
         AtomicFile table_file(out->path() / "policies.csv");
@@ -492,13 +632,19 @@ int policies_command(const std::vector<std::string>& args) {
         table_file.commit();
         groups_file.commit();
     }
+    // In the table's own text; a CSV has no place for a sentence.
+    const std::vector<std::string> notes = left_out(results);
     if (format == "csv") {
+        for (const std::string& note : notes) log_warning(note);
         print(csv(results));
     } else if (format == "json") {
         print(json(*first, results));
     } else {
         const TextTable all = table(*first, results);
         print(format == "markdown" ? markdown(all) : in_blocks(all, static_cast<std::size_t>(&base - results.data())));
+        const std::string deviating = deviations(results, format == "markdown");
+        if (!deviating.empty()) print("\n" + deviating);
+        for (const std::string& note : notes) print("\n" + note + "\n");
     }
     if (failures.empty()) return exit_done;
     flush_output();

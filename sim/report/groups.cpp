@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "kvsim/report/quantile.hpp"
 
@@ -11,6 +12,11 @@ namespace {
 
 std::int64_t length_of(const RequestRecord& record) {
     return std::int64_t{record.prompt_tokens} + record.output_tokens;
+}
+
+std::string class_of(const Outcome& outcome, RequestId id) {
+    const auto found = outcome.classes.find(id);
+    return found != outcome.classes.end() ? found->second : std::string();
 }
 
 }  // namespace
@@ -41,9 +47,13 @@ std::optional<double> tenant_fairness(const Outcome& outcome) {
         std::int64_t served = 0;
     };
     std::map<std::string, Share> tenants;
-    for (const auto& [id, name] : outcome.tenants.empty() ? outcome.classes : outcome.tenants) {
+    const auto tenant_of = [&outcome](RequestId id) {  // as the order `vtc` takes it
+        if (const auto named = outcome.tenants.find(id); named != outcome.tenants.end()) return named->second;
+        return class_of(outcome, id);
+    };
+    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
         const RequestRecord& record = outcome.requests[id];
-        Share& own = tenants[name];
+        Share& own = tenants[tenant_of(id)];
         own.sent += length_of(record);
         if (record.finish == FinishReason::length && record.arrival + record.e2e <= outcome.last_arrival)
             own.served += length_of(record);
@@ -56,25 +66,58 @@ std::optional<double> tenant_fairness(const Outcome& outcome) {
     return jain_index(shares);
 }
 
-LengthGroups::LengthGroups(const Outcome& base) {
+std::vector<std::optional<RequestId>> same_requests(const Outcome& base, const Outcome& other) {
+    std::vector<std::optional<RequestId>> out(base.requests.size());
+    const bool in_order =
+        base.attempts.empty() && other.attempts.empty() && base.classes == other.classes &&
+        std::equal(base.requests.begin(), base.requests.end(), other.requests.begin(), other.requests.end(),
+                   [](const RequestRecord& a, const RequestRecord& b) { return a.prompt_tokens == b.prompt_tokens; });
+    if (in_order) {
+        for (RequestId id = 0; id < out.size(); ++id) out[id] = id;
+        return out;
+    }
+    using Key = std::tuple<SimTime, std::int32_t, std::string, RequestId>;
+    const auto keys = [](const Outcome& outcome) {
+        std::vector<Key> all;
+        for (RequestId id = 0; id < outcome.requests.size(); ++id) {
+            const RequestRecord& record = outcome.requests[id];
+            if (outcome.attempts.count(id) == 0)
+                all.emplace_back(record.arrival, record.prompt_tokens, class_of(outcome, id), id);
+        }
+        std::sort(all.begin(), all.end());
+        return all;
+    };
+    const auto what = [](const Key& key) { return std::tie(std::get<0>(key), std::get<1>(key), std::get<2>(key)); };
+    const std::vector<Key> ours = keys(base);
+    const std::vector<Key> theirs = keys(other);
+    auto match = theirs.begin();
+    for (const Key& key : ours) {
+        while (match != theirs.end() && what(*match) < what(key)) ++match;
+        if (match == theirs.end() || what(key) < what(*match)) continue;
+        out[std::get<3>(key)] = std::get<3>(*match++);
+    }
+    return out;
+}
+
+LengthGroups::LengthGroups(const Outcome& base) : base_(base) {
     std::vector<std::int64_t> lengths;
     for (const RequestRecord& record : base.requests) lengths.push_back(length_of(record));
-    std::vector<std::int64_t> bounds;
     for (const double quantile : quantiles(lengths, std::vector<double>{0.5, 0.9, 0.99})) {
         const auto bound = static_cast<std::int64_t>(std::floor(quantile));
-        if (bounds.empty() || bound > bounds.back()) bounds.push_back(bound);
+        if (bounds_.empty() || bound > bounds_.back()) bounds_.push_back(bound);
     }
     std::int64_t below = 0;
-    for (const std::int64_t bound : bounds) {
+    for (const std::int64_t bound : bounds_) {
         names_.push_back((below == 0 ? std::string("up to ") : std::to_string(below + 1).append(" to "))
                              .append(std::to_string(bound))
                              .append(" tokens"));
         below = bound;
     }
     names_.push_back(std::string("over ").append(std::to_string(below)).append(" tokens"));
-    for (const std::int64_t length : lengths) {
-        group_of_.push_back(static_cast<std::uint8_t>(std::lower_bound(bounds.begin(), bounds.end(), length) - bounds.begin()));
-    }
+}
+
+std::uint8_t LengthGroups::group_of(std::int64_t length) const {
+    return static_cast<std::uint8_t>(std::lower_bound(bounds_.begin(), bounds_.end(), length) - bounds_.begin());
 }
 
 std::vector<ClassSummary> LengthGroups::summarize(const RunInfo& info, const Outcome& outcome) const {
@@ -83,8 +126,14 @@ std::vector<ClassSummary> LengthGroups::summarize(const RunInfo& info, const Out
     RunInfo plain = info;
     plain.class_slos.clear();
     grouped.classes.clear();
-    for (RequestId id = 0; id < std::min(grouped.requests.size(), group_of_.size()); ++id) {
-        grouped.classes.emplace_hint(grouped.classes.end(), id, std::to_string(group_of_[id]));
+    std::vector<std::int64_t> lengths;
+    for (const RequestRecord& record : outcome.requests) lengths.push_back(length_of(record));
+    const std::vector<std::optional<RequestId>> same = same_requests(base_, outcome);
+    for (RequestId id = 0; id < same.size(); ++id) {
+        if (same[id]) lengths[*same[id]] = length_of(base_.requests[id]);
+    }
+    for (RequestId id = 0; id < lengths.size(); ++id) {
+        grouped.classes.emplace_hint(grouped.classes.end(), id, std::to_string(group_of(lengths[id])));
     }
     std::vector<ClassSummary> out = kvsim::summarize(plain, grouped).classes;
     for (ClassSummary& group : out) {

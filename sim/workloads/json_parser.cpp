@@ -145,6 +145,12 @@ void JsonParser::name(std::string_view key, std::string& out, std::string& scrat
         out = string(scratch);
     } else {
         const char* from = p_;
+        const char* q = p_ != end_ && *p_ == '-' ? p_ + 1 : p_;
+        if (q == p_ && (q == end_ || !is_digit(*q)))
+            fail(from, std::string(key) + " must be text or a whole number, not " + found());
+        while (q != end_ && is_digit(*q)) ++q;
+        if (q != end_ && (*q == '.' || *q == 'e' || *q == 'E'))
+            fail(from, std::string(key) + " must be text or a whole number");
         static_cast<void>(integer(key, INT64_MIN + 1, INT64_MAX));
         out.assign(from, p_);
     }

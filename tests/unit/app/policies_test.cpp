@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -255,4 +256,193 @@ TEST_CASE("policies: fairness, waits behind the head, and latencies by class and
     const Finished table = run_in(folder, {"policies", "s.yaml", "--presets", "vllm-v1,sglang", "--quiet"});
     CHECK(table.out.find("chat: TTFT mean / p99 (ms)") != std::string::npos);
     CHECK(table.out.find("fairness over tenants (Jain)") != std::string::npos);
+}
+
+TEST_CASE("policies: requests that time out, goodput and SLO, and whose latencies stand there") {
+    const TemporaryFolder folder;
+    // Static batches hold their seats until the longest is done: who comes meanwhile gives up.
+    const std::string limits = "  timeout: 1500ms\n";
+    folder.write("s.yaml", scenario() + limits + "slo: {ttft: 300ms}\n");
+    const std::vector<std::string> command{"policies", "s.yaml", "--presets", "vllm-v1,static", "--format"};
+    const auto as = [&](const char* format, bool quiet = true) {
+        std::vector<std::string> args = command;
+        args.emplace_back(format);
+        if (quiet) args.emplace_back("--quiet");
+        return run_in(folder, args);
+    };
+    const Finished csv = as("csv");
+    REQUIRE(csv.exit == 0);
+    const kvsim::app::CsvTable table("csv", csv.out);
+    const Json all = Json::parse(as("json").out);
+    REQUIRE(table.rows().size() == 2);
+    for (std::size_t i = 0; i < 2; ++i) {
+        const Json& row = all.at("policies")[i];
+        const std::string preset = row.at("preset");
+        CAPTURE(preset);
+        REQUIRE(run_in(folder, {"s.yaml", "--set", "engine.preset=" + preset, "--quiet", "--out", preset}).exit == 0);
+        const kvsim::app::CsvTable own("summary", slurp(folder.path() / preset / "summary.csv"));
+        for (const char* column : {"completed", "rejected", "timed_out", "cancelled", "goodput_req_s", "slo_attainment"}) {
+            CAPTURE(column);
+            CHECK(table.text(table.rows()[i], column) == own.text(own.rows()[0], column));
+            CHECK(row.at(column).get<double>() == doctest::Approx(std::stod(own.text(own.rows()[0], column))));
+        }
+        CHECK(table.text(table.rows()[i], "failed") == "0");
+        CHECK(row.at("failed") == 0);
+    }
+    const Json& last = all.at("policies")[1];
+    REQUIRE(last.at("timed_out").get<int>() > 0);
+    const std::string of = "static " + std::to_string(last.at("completed").get<int>()) + " of 120";
+    CHECK(all.at("notes").at(0).get<std::string>().find(of) != std::string::npos);
+    CHECK(as("csv", false).err.find(of) != std::string::npos);
+    for (const char* format : {"table", "markdown"}) {
+        const Finished done = as(format);
+        for (const char* text :
+             {"timed out", "goodput (requests/s)", "SLO met (%)", "latencies are of the requests that completed", of.c_str()})
+            CHECK(done.out.find(text) != std::string::npos);
+        CHECK(done.out.find("cancelled") == std::string::npos);
+    }
+
+    // Without timeouts and limits there is nothing to say.
+    folder.write("plain.yaml", scenario());
+    const Finished plain = run_in(folder, {"policies", "plain.yaml", "--presets", "vllm-v1,static"});
+    CHECK(plain.exit == 0);
+    for (const char* text : {"timed out", "goodput", "SLO met", "latencies are of", "are in no difference"}) {
+        CHECK(plain.out.find(text) == std::string::npos);
+        CHECK(plain.err.find(text) == std::string::npos);
+    }
+}
+
+TEST_CASE("policies: what the scenario replaces in a preset is named per preset") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    const std::string order = "engine.scheduling_policy=priority";
+    const auto as = [&folder, &order](const char* format) {
+        return run_in(folder, {"policies", "s.yaml", "--presets", "vllm-v1,vtc,fastserve", "--set", order, "--quiet",
+                               "--format", format});
+    };
+    const std::string table = as("table").out;
+    const std::string markdown = as("markdown").out;
+    const std::string csv = as("csv").out;
+    const kvsim::app::CsvTable rows("csv", csv);
+    const Json all = Json::parse(as("json").out);
+    REQUIRE(rows.rows().size() == 3);
+    std::size_t at = 0;
+    for (const std::string& preset : {std::string("vllm-v1"), std::string("vtc"), std::string("fastserve")}) {
+        CAPTURE(preset);
+        // As a run of its own has them.
+        REQUIRE(
+            run_in(folder, {"s.yaml", "--set", "engine.preset=" + preset, "--set", order, "--quiet", "--out", preset}).exit ==
+            0);
+        const kvsim::app::CsvTable own("summary", slurp(folder.path() / preset / "summary.csv"));
+        const std::string deviations(own.text(own.rows()[0], "deviations"));
+        CHECK(rows.text(rows.rows()[at], "deviations") == deviations);
+        CHECK(all.at("policies")[at++].at("deviations") == deviations);
+        CHECK(markdown.find("\n* " + preset + ": " + deviations + "\n") != std::string::npos);
+        const std::string named = "scheduling_policy=priority (" + preset + ": ";
+        CHECK(deviations.find(named) != std::string::npos);
+        CHECK(table.find("\n  " + preset + " ") != std::string::npos);
+        CHECK(table.find(named) != std::string::npos);
+    }
+    CHECK(table.find("scheduling_policy=priority (vtc: vtc)") != std::string::npos);
+}
+
+TEST_CASE("policies: where clients wait for answers, only what is the same request is paired") {
+    const TemporaryFolder folder;
+    std::string text = scenario();
+    text.erase(text.find("workload:"));
+    folder.write("s.yaml", text +
+                               "workload:\n  duration: 20s\n  classes:\n"
+                               "    - {name: open, arrivals: {process: poisson, rate: 2/s},\n"
+                               "       prompt_tokens: {distribution: uniform, min: 20, max: 200}, output_tokens: 40}\n"
+                               "    - {name: closed, users: {count: 6, think_time: 100ms},\n"
+                               "       prompt_tokens: {distribution: uniform, min: 20, max: 200}, output_tokens: 40}\n");
+    const std::vector<std::string> command{"policies", "s.yaml", "--presets", "vllm-v1,static", "--quiet", "--format"};
+    const auto as = [&](const char* format) {
+        std::vector<std::string> args = command;
+        args.emplace_back(format);
+        return run_in(folder, args).out;
+    };
+    const Json all = Json::parse(as("json"));
+    // The first preset is vllm-v1, whose requests are of its own run; who arrives on its own, and the users' first, are the
+    // same.
+    std::map<std::string, double> e2e[2];
+    for (std::size_t i = 0; i < 2; ++i) {
+        const std::string preset = i == 0 ? "vllm-v1" : "static";
+        REQUIRE(run_in(folder, {"s.yaml", "--set", "engine.preset=" + preset, "--quiet", "--out", preset}).exit == 0);
+        const kvsim::app::CsvTable own("requests", slurp(folder.path() / preset / "requests.csv"));
+        for (const auto& row : own.rows())
+            e2e[i][std::string(own.text(row, "arrival_s")).append("/").append(own.text(row, "prompt_tokens"))] =
+                std::stod(std::string(own.text(row, "e2e_ms")));
+    }
+    double sum = 0;
+    int same = 0;
+    for (const auto& [request, took] : e2e[0]) {
+        const auto found = e2e[1].find(request);
+        if (found == e2e[1].end()) continue;
+        sum += found->second - took;
+        ++same;
+    }
+    REQUIRE(same > 20);
+    const Json& difference = all.at("policies")[1].at("e2e_difference_ms");
+    CHECK(difference.at("requests") == same);
+    CHECK(difference.at("mean").get<double>() == doctest::Approx(sum / same));
+    const std::string of =
+        "static " + std::to_string(e2e[1].size() - static_cast<std::size_t>(same)) + " of " + std::to_string(e2e[1].size());
+    CHECK(all.at("notes").at(0).get<std::string>().find(of) != std::string::npos);
+    CHECK(as("table").find(of) != std::string::npos);
+}
+
+TEST_CASE("policies: who the engine gives up, and what became of each class") {
+    const TemporaryFolder folder;
+    folder.write("s.yaml", scenario());
+    // The watermark keeps 54 of 60 blocks: a prompt above 96 tokens never starts.
+    const Finished done = run_in(
+        folder, {"policies", "s.yaml", "--presets", "vllm-v0", "--set", "engine.watermark=0.9", "--quiet", "--format", "json"});
+    REQUIRE(done.exit == 0);
+    const Json row = Json::parse(done.out).at("policies")[0];
+    CHECK(row.at("failed").get<int>() + row.at("rejected").get<int>() > 0);
+    CHECK(row.at("failed").get<int>() == 120 - row.at("completed").get<int>() - row.at("rejected").get<int>());
+
+    std::string text = scenario();
+    text.erase(text.find("workload:"));
+    folder.write("c.yaml",
+                 text +
+                     "workload:\n  duration: 20s\n  classes:\n"
+                     "    - {name: urgent, arrivals: {process: poisson, rate: 5/s}, prompt_tokens: 100,\n"
+                     "       output_tokens: 40, timeout: 1s, slo: {ttft: 100ms}}\n"
+                     "    - {name: rest, arrivals: {process: poisson, rate: 5/s}, prompt_tokens: 100, output_tokens: 40}\n");
+    const std::vector<std::string> command{"policies", "c.yaml", "--presets", "static,vllm-v1", "--quiet", "--format"};
+    const auto as = [&](const char* format) {
+        std::vector<std::string> args = command;
+        args.emplace_back(format);
+        args.insert(args.end(), {"--out", "o"});
+        return run_in(folder, args).out;
+    };
+    const std::string table = as("table");
+    CHECK(table.find("urgent: SLO met (%)") != std::string::npos);
+    CHECK(table.find("rest: SLO met (%)") == std::string::npos);
+    const Json all = Json::parse(as("json"));
+    const kvsim::app::CsvTable groups("groups", slurp(folder.path() / "o" / "groups.csv"));
+    REQUIRE(run_in(folder, {"c.yaml", "--set", "engine.preset=static", "--quiet", "--out", "static"}).exit == 0);
+    const kvsim::app::CsvTable own("classes", slurp(folder.path() / "static" / "classes.csv"));
+    int seen = 0;
+    for (const auto& own_row : own.rows()) {
+        const std::string name(own.text(own_row, "class"));
+        for (const auto& group : groups.rows()) {
+            if (groups.text(group, "preset") != "static" || groups.text(group, "kind") != "class" ||
+                groups.text(group, "group") != name)
+                continue;
+            ++seen;
+            for (const char* column : {"rejected", "timed_out", "cancelled", "slo_attainment"}) {
+                CAPTURE(column);
+                CHECK(groups.text(group, column) == own.text(own_row, column));
+            }
+        }
+        for (const Json& group : all.at("policies")[0].at("groups")) {
+            if (group.at("kind") == "class" && group.at("group") == name)
+                CHECK(std::to_string(group.at("timed_out").get<int>()) == own.text(own_row, "timed_out"));
+        }
+    }
+    CHECK(seen == 2);
+    CHECK(all.at("policies")[0].at("timed_out").get<int>() > 0);
 }

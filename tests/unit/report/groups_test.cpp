@@ -47,6 +47,17 @@ TEST_CASE("fairness over requests is of the speed each one saw, over tenants of 
     CHECK(tenant_fairness(outcome).value() == doctest::Approx(1));
     outcome.requests[2].finish = FinishReason::rejected;
     CHECK(tenant_fairness(outcome).value() < 1);
+
+    // The class is the tenant of requests without one, also where others have one; without either: one without a name.
+    outcome.tenants = {{0, "a"}};
+    outcome.classes = {{0, "b"}, {1, "b"}, {2, "b"}};
+    CHECK(tenant_fairness(outcome).value() == doctest::Approx(1.5 * 1.5 / (2 * (1 + 0.25))));
+    outcome.tenants = {{0, "b"}};
+    CHECK_FALSE(tenant_fairness(outcome).has_value());
+    outcome.classes.clear();
+    CHECK(tenant_fairness(outcome).value() == doctest::Approx(1.5 * 1.5 / (2 * (1 + 0.25))));
+    outcome.tenants = {{0, "a"}, {1, "b"}};
+    CHECK(tenant_fairness(outcome).value() == doctest::Approx(2.0 * 2.0 / (3 * (1 + 1))));
 }
 
 TEST_CASE("length groups: bounds at the quantiles, every request in one, the same in another run") {
@@ -78,4 +89,35 @@ TEST_CASE("length groups: bounds at the quantiles, every request in one, the sam
     REQUIRE(one.size() == 1);
     CHECK(one[0].name == "up to 10 tokens");
     CHECK(one[0].requests == 5);
+}
+
+TEST_CASE("the same request of two runs: by number where all come in order, else by time, class and prompt of first attempts") {
+    Outcome base;
+    for (int i = 0; i < 4; ++i) {
+        base.requests.push_back(served(10 + i, 5, 1s));
+        base.requests.back().arrival = SimTime(1s * i);
+    }
+    Outcome other = base;
+    other.requests[2].arrival = SimTime(5s);  // waited at its client
+    using Same = std::vector<std::optional<RequestId>>;
+    CHECK(same_requests(base, other) == Same{0, 1, 2, 3});
+
+    // The second is sent again, and the third comes later, behind the fourth.
+    other = base;
+    other.requests = {base.requests[0], base.requests[1], base.requests[1], base.requests[3], base.requests[2]};
+    other.requests[2].arrival = SimTime(2s);
+    other.requests[4].arrival = SimTime(4s);
+    other.attempts = {{2, 1}};
+    CHECK(same_requests(base, other) == Same{0, 1, std::nullopt, 3});
+    CHECK(same_requests(other, base) == Same{0, 1, std::nullopt, 3, std::nullopt});
+    other.classes = {{3, "chat"}};
+    CHECK(same_requests(base, other) == Same{0, 1, std::nullopt, std::nullopt});
+
+    // A request that the base does not have is of the group of its own length.
+    base.usable_blocks = other.usable_blocks = 1;
+    base.block_size = other.block_size = 16;
+    other.requests[2].prompt_tokens = 1000;
+    const std::vector<ClassSummary> found = LengthGroups(base).summarize(RunInfo{}, other);
+    REQUIRE(found.back().name.starts_with("over "));
+    CHECK(found.back().requests == 2);
 }
