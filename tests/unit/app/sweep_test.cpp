@@ -433,6 +433,16 @@ TEST_CASE("sweep: bad input costs nothing and leaves nothing") {
     refused({"sweep", "s.yaml"}, "nothing varies");
     refused({"sweep", "s.yaml", vary, "engine.max_num_seq=1,2"}, "did you mean 'max_num_seqs'?");
     refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=1,many"}, "many");
+    // Names, too, of presets, policies, models and pieces of the workload.
+    refused({"sweep", "s.yaml", vary, "engine.preset=vllm-v1,vlm-v1"}, "unknown preset 'vlm-v1'; did you mean 'vllm-v1'?");
+    refused({"sweep", "s.yaml", vary, "engine.scheduling_policy=fcfs,fcsf"}, "did you mean 'fcfs'?");
+    refused({"sweep", "s.yaml", vary, "engine.kv_policy=paged,pagged"}, "did you mean 'paged'?");
+    refused({"sweep", "s.yaml", vary, "router=round_robin,roundrobin"}, "did you mean 'round_robin'?");
+    refused({"sweep", "s.yaml", vary, "model=meta-llama/Llama-3.1-8B-Instruct,meta-llama/Llama-3.1-8B-Instrukt"},
+            "unknown model");
+    refused({"sweep", "s.yaml", vary, "step_time={model: constant, step: 1ms},{model: constnt}"}, "unknown step-time model");
+    refused({"sweep", "s.yaml", vary, "workload.arrivals={process: poisson, rate: 5/s},{process: poison, rate: 5/s}"},
+            "did you mean 'poisson'?");
     refused({"sweep", "s.yaml", vary, "engine.max_num_seqs="}, "an empty value");
     refused({"sweep", "s.yaml", vary, "engine.max_num_seqs"}, "must be key.path=v1,v2");
     refused({"sweep", "s.yaml", vary, "seed=1,2"}, "--repeat");
