@@ -45,7 +45,7 @@ const Usage& usage() {
              {"two-sided", "", "a change for the better beyond the tolerance fails too"},
              {"correction", "METHOD", "of the p-values for their number: fdr, holm or none (fdr)"},
              {"fail-unclear", "", "what is beyond its tolerance but not significant fails too"},
-             {"allow-missing", "", "points and seeds of BASE that NEW lacks are no error"},
+             {"allow-missing", "", "points, seeds and classes of BASE that NEW lacks are no error"},
              {"strict", "", "other versions of kvsim or of the scenario are errors, not warnings"},
              {"all", "", "also print what is within its tolerance"},
              {"format", "FORMAT", "what is printed: table, markdown or csv (table)"},
@@ -58,11 +58,19 @@ const Usage& usage() {
 
 // ---- rules
 
-void set_tolerance(ComparisonRules& rules, std::string_view metric, std::string_view text) {
+/// A class that a tolerance names, to be looked for once the results are read.
+struct NamedClass {
+    std::string name;
+    std::string option;  ///< empty: it stands in a file, at `mark`
+    config::Mark mark;
+};
+
+/// Returns the class it names, if any.
+std::optional<std::string> set_tolerance(ComparisonRules& rules, std::string_view metric, std::string_view text) {
     const std::string_view name = trimmed(metric);
     if (name.empty() || name == "default") {
         rules.common = parse_default_tolerance(text);
-        return;
+        return std::nullopt;
     }
     if (const std::optional<ClassMetric> of_class = class_metric(name)) {
         for (const ClassColumn* column : of_class->columns) {
@@ -70,15 +78,16 @@ void set_tolerance(ComparisonRules& rules, std::string_view metric, std::string_
             const bool bare = column->unit == Unit::count || column->unit == Unit::tokens || name.ends_with(column->name);
             rules.own[class_figure(of_class->name, *column)] = parse_tolerance(text, plain, bare);
         }
-        return;
+        return of_class->every() ? std::nullopt : std::optional(of_class->name);
     }
     for (const Column* column : columns_named(name)) {
         const bool bare = column->name == name || column->unit == Unit::count || column->unit == Unit::tokens;
         rules.own[std::string(column->name)] = parse_tolerance(text, *column, bare);
     }
+    return std::nullopt;
 }
 
-void read_tolerances(const std::string& path, ComparisonRules& rules) {
+void read_tolerances(const std::string& path, ComparisonRules& rules, std::vector<NamedClass>& classes) {
     config::Diagnostics diagnostics;
     const config::Value root = config::load_yaml(path, diagnostics);
     if (diagnostics.ok() && !root.is_map()) diagnostics.error(root.mark, "must be a map: ttft_p99: 5%");
@@ -94,22 +103,22 @@ void read_tolerances(const std::string& path, ComparisonRules& rules) {
             continue;
         }
         try {
-            set_tolerance(rules, member.key, text);
+            if (auto name = set_tolerance(rules, member.key, text)) classes.push_back({std::move(*name), "", member.key_mark});
         } catch (const UserError& e) { diagnostics.error(member.key_mark, e.what()); }
     }
     diagnostics.throw_if_errors();
 }
 
-ComparisonRules rules_of(const Arguments& given) {
+ComparisonRules rules_of(const Arguments& given, std::vector<NamedClass>& classes) {
     ComparisonRules rules;
-    if (const auto path = given.text("tolerances")) read_tolerances(*path, rules);
+    if (const auto path = given.text("tolerances")) read_tolerances(*path, rules, classes);
     for (const std::string& text : given.all("tolerance")) {
         const std::size_t equals = text.rfind('=');  // a class's name may have one
         try {
-            if (equals == std::string::npos)
-                set_tolerance(rules, "", text);
-            else
-                set_tolerance(rules, std::string_view(text).substr(0, equals), std::string_view(text).substr(equals + 1));
+            const bool common = equals == std::string::npos;
+            auto name = set_tolerance(rules, common ? std::string_view() : std::string_view(text).substr(0, equals),
+                                      common ? std::string_view(text) : std::string_view(text).substr(equals + 1));
+            if (name) classes.push_back({std::move(*name), "--tolerance " + excerpt(text), {}});
         } catch (const UserError& e) { throw UserError("error: --tolerance " + excerpt(text) + ": " + e.what()); }
     }
     rules.two_sided = given.has("two-sided");
@@ -177,30 +186,50 @@ struct ClassFigure {
     Column column;  ///< refers to `name`
 };
 
+std::set<std::string> classes_of(const ResultSet& set) {
+    std::set<std::string> out;
+    for (const ResultRow& row : set.rows) {
+        for (const auto& [name, figures] : row.classes) out.insert(name);
+    }
+    return out;
+}
+
+std::string no_classes(const ResultSet& set) {
+    return set.name + " has no figures by class (no classes.csv beside it)";
+}
+
+std::string no_class(const ResultSet& set, const std::string& name, const std::set<std::string>& known) {
+    const std::vector<std::string_view> names(known.begin(), known.end());
+    std::string out = set.name + " has no class '" + excerpt(name) + "'";
+    const std::string_view near = nearest(name, names);
+    if (!near.empty()) return out + "; did you mean '" + excerpt(near) + "'?";
+    out += " (one of: ";
+    for (const std::string_view& one : names) out += (&one == names.data() ? "" : ", ") + excerpt(one);
+    return out + ")";
+}
+
+/// A tolerance for a class that neither has would never be used.
+void check_tolerances(const std::vector<NamedClass>& classes, const ResultSet& base, const ResultSet& fresh) {
+    std::set<std::string> known = classes_of(base);
+    known.merge(classes_of(fresh));
+    config::Diagnostics diagnostics;
+    for (const NamedClass& named : classes) {
+        if (known.contains(named.name)) continue;
+        const std::string why = known.empty() ? no_classes(base) : no_class(base, named.name, known);
+        if (!named.option.empty()) throw UserError("error: " + named.option + ": " + why);
+        diagnostics.error(named.mark, why);
+    }
+    diagnostics.throw_if_errors();
+}
+
 /// The classes asked for that BASE has. Throws UserError for one that it has not.
 std::deque<ClassFigure> class_figures(const std::vector<ClassMetric>& metrics, const ResultSet& base) {
-    std::set<std::string> known;
-    for (const ResultRow& row : base.rows) {
-        for (const auto& [name, figures] : row.classes) known.insert(name);
-    }
-    const std::vector<std::string_view> names(known.begin(), known.end());
+    const std::set<std::string> known = classes_of(base);
     std::deque<ClassFigure> out;
     std::set<std::string> seen;
     for (const ClassMetric& metric : metrics) {
-        if (known.empty())
-            throw UserError("error: --metrics: " + base.name + " has no figures by class (no classes.csv beside it)");
-        if (!metric.every() && !known.contains(metric.name)) {
-            std::string why = "error: --metrics: " + base.name + " has no class '" + excerpt(metric.name) + "'";
-            const std::string_view near = nearest(metric.name, names);
-            if (!near.empty()) {
-                why += "; did you mean '" + excerpt(near) + "'?";
-            } else {
-                why += " (one of: ";
-                for (const std::string_view& name : names) why += (&name == names.data() ? "" : ", ") + excerpt(name);
-                why += ")";
-            }
-            throw UserError(why);
-        }
+        if (!metric.every() && !known.contains(metric.name))
+            throw UserError("error: --metrics: " + no_class(base, metric.name, known));
         for (const std::string& name : known) {
             if (!metric.every() && name != metric.name) continue;
             for (const ClassColumn* column : metric.columns) {
@@ -262,6 +291,11 @@ Pairs paired(const ResultSet& base, const ResultSet& fresh, const Arguments& giv
     };
     if (base.version != fresh.version && !base.version.empty() && !fresh.version.empty())
         differ("BASE is from kvsim " + excerpt(base.version) + ", NEW from " + excerpt(fresh.version));
+    for (const ResultSet* set : {&base, &fresh}) {
+        if (set->classes_version.empty() || set->version.empty() || set->classes_version == set->version) continue;
+        differ("the figures by class of " + set->name + " are from kvsim " + excerpt(set->classes_version) +
+               ", its others from " + excerpt(set->version));
+    }
 
     // One scenario on either side is the same one under another name.
     const auto only_scenario = [](const ResultSet& set) {
@@ -357,6 +391,43 @@ Pairs paired(const ResultSet& base, const ResultSet& fresh, const Arguments& giv
     return out;
 }
 
+/// Rows whose figures of a class are left out, as NEW lacks runs of it.
+using LeftOut = std::set<std::pair<const ResultRow*, std::string_view>>;
+
+/// Classes of BASE that NEW lacks in both's runs, of a mean over seeds also single seeds. Throws UserError unless they may be
+/// missing.
+LeftOut lacking(const Pairs& pairs, const std::deque<ClassFigure>& classes, const ResultSet& fresh, bool allowed,
+                std::vector<std::string>& notes) {
+    LeftOut out;
+    std::set<std::string_view> names;
+    for (const ClassFigure& figure : classes) names.insert(figure.of_class);
+    std::vector<std::string> missing;
+    for (const std::string& point : pairs.order) {
+        for (const Pair& pair : pairs.points.at(point)) {
+            for (const std::string_view name : names) {
+                const auto base = pair.base->class_seeds.find(name);
+                if (base == pair.base->class_seeds.end()) continue;
+                const auto other = pair.fresh->class_seeds.find(name);
+                const bool none = other == pair.fresh->class_seeds.end();
+                std::string seeds;
+                for (const std::int64_t seed : base->second) {
+                    if (none || !other->second.contains(seed))
+                        seeds += (seeds.empty() ? " seed " : ", ") + std::to_string(seed);
+                }
+                if (seeds.empty()) continue;
+                missing.push_back(pair.base->point() + seeds + " class(" + excerpt(name) + ")");
+                out.insert({pair.base, name});
+                out.insert({pair.fresh, name});
+            }
+        }
+    }
+    if (missing.empty()) return out;
+    const std::string what = "figures by class of BASE are missing in " + fresh.name + ": " + some(missing);
+    if (!allowed) throw UserError("error: " + what + " (--allow-missing leaves them out)");
+    notes.push_back(what);
+    return out;
+}
+
 struct Figures {
     std::vector<PairedFigure> pairs;
     std::vector<GateCase> lost;     ///< had a value in BASE, has none in NEW
@@ -389,7 +460,8 @@ void add_figure(Figures& out, const std::string& point, const Column& column, co
     }
 }
 
-Figures figures_of(const Pairs& pairs, const std::vector<const Column*>& columns, const std::deque<ClassFigure>& classes) {
+Figures figures_of(const Pairs& pairs, const std::vector<const Column*>& columns, const std::deque<ClassFigure>& classes,
+                   const LeftOut& left_out) {
     Figures out;
     const auto value = [](const std::map<std::string_view, double>& figures, std::string_view column) {
         const auto at = figures.find(column);
@@ -403,6 +475,7 @@ Figures figures_of(const Pairs& pairs, const std::vector<const Column*>& columns
             const std::string_view column = std::string_view(figure.name).substr(figure.name.rfind(").") + 2);
             add_figure(out, point, figure.column, rows, [&](const ResultRow& row) -> std::optional<double> {
                 const auto of_class = row.classes.find(figure.of_class);
+                if (left_out.contains({&row, figure.of_class})) return std::nullopt;
                 return of_class == row.classes.end() ? std::nullopt : value(of_class->second, column);
             });
         }
@@ -540,15 +613,38 @@ int compare_command(const std::vector<std::string>& args) {
     if (!given) return exit_done;
     const bool quiet = given->has("quiet");
     const std::string format = given->choice("format", formats);
-    const ComparisonRules rules = rules_of(*given);
-    const Metrics metrics = metrics_of(*given);
+    std::vector<NamedClass> tolerated;
+    const ComparisonRules rules = rules_of(*given, tolerated);
+    Metrics metrics = metrics_of(*given);
     const GateOutput output(*given);
-    const bool by_class = !metrics.classes.empty();
+    const bool by_class = !metrics.classes.empty() || !tolerated.empty();
+    const bool may_lack = given->has("allow-missing");
     const ResultSet base = read_results(given->positional[0], by_class);
     const ResultSet fresh = read_results(given->positional[1], by_class);
+    std::vector<std::string> class_notes;
+    for (const ResultSet* set : {&base, &fresh}) {
+        const bool ran =
+            std::any_of(set->rows.begin(), set->rows.end(), [](const ResultRow& row) { return row.error.empty(); });
+        if (metrics.classes.empty() || !ran || !classes_of(*set).empty()) continue;
+        if (!may_lack)
+            throw UserError("error: --metrics: " + no_classes(*set) + " (--allow-missing leaves figures by class out)");
+        class_notes.push_back(no_classes(*set) + ": none are compared");
+        metrics.classes.clear();
+    }
+    check_tolerances(tolerated, base, fresh);
     const std::deque<ClassFigure> classes = class_figures(metrics.classes, base);
-    const Pairs pairs = paired(base, fresh, *given);
-    const Figures figures = figures_of(pairs, metrics.columns, classes);
+    if (std::any_of(metrics.classes.begin(), metrics.classes.end(), [](const ClassMetric& m) { return m.every(); })) {
+        std::vector<std::string> extra;
+        const std::set<std::string> known = classes_of(base);
+        for (const std::string& name : classes_of(fresh)) {
+            if (!known.contains(name)) extra.push_back("class(" + excerpt(name) + ")");
+        }
+        if (!extra.empty()) class_notes.push_back("only in NEW, not compared: " + some(extra));
+    }
+    Pairs pairs = paired(base, fresh, *given);
+    pairs.notes.insert(pairs.notes.end(), class_notes.begin(), class_notes.end());
+    const LeftOut left_out = lacking(pairs, classes, fresh, may_lack, pairs.notes);
+    const Figures figures = figures_of(pairs, metrics.columns, classes, left_out);
     if (figures.pairs.empty() && figures.lost.empty() && pairs.broken.empty())
         throw UserError("error: none of the figures has a value in both results");
     for (const std::string& note : pairs.notes) log_warning(note);

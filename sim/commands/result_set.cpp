@@ -126,14 +126,14 @@ void read_json(const fs::path& path, std::vector<ResultRow>& rows, std::set<std:
     if (row.scenario.empty() || row.figures.empty()) refuse(place, "holds no scenario or no figures");
 }
 
-/// The figures by class that belong to the rows of `path`.
-void read_classes(const fs::path& path, std::span<ResultRow> rows) {
+/// The figures by class that belong to the rows of `path`. Returns their version, empty where there is no such file.
+std::string read_classes(const fs::path& path, std::span<ResultRow> rows) {
     const std::string name = path.filename().string();
     constexpr std::array<std::string_view, 5> own{"sweep.csv", "aggregate.csv", "replications.csv", "summary.csv",
                                                   "summary.json"};
     const bool usual = std::find(own.begin(), own.end(), name) != own.end();
     const fs::path beside = usual ? path.parent_path() / "classes.csv" : fs::path(path).replace_extension(".classes.csv");
-    if (!is_file(beside)) return;
+    if (!is_file(beside)) return {};
     const CsvTable table(beside.string(), read_file(beside, most_bytes));
     table.need({"scenario", "kvsim_version", "seed", "class"});
     std::vector<std::string> keys = varied_keys(table);
@@ -142,8 +142,12 @@ void read_classes(const fs::path& path, std::span<ResultRow> rows) {
         double sum = 0;
         std::int64_t count = 0;
     };
+    struct Sums {
+        std::map<std::string_view, Sum> figures;
+        std::set<std::int64_t> seeds;
+    };
     using Point = std::pair<std::string, std::map<std::string, std::string>>;
-    using Figures = std::map<std::string, std::map<std::string_view, Sum>>;
+    using Figures = std::map<std::string, Sums>;
     std::map<std::pair<Point, std::int64_t>, Figures> by_seed;
     std::map<Point, Figures> by_point;
     std::string version;
@@ -160,14 +164,16 @@ void read_classes(const fs::path& path, std::span<ResultRow> rows) {
         const std::string& of_class = table.text(cells, "class");
         Figures& figures = by_seed[{point, *seed}];
         if (figures.contains(of_class)) refuse(place, "class '" + excerpt(of_class) + "' of the same run once more");
-        std::map<std::string_view, Sum>& single = figures[of_class];
-        std::map<std::string_view, Sum>& mean = by_point[point][of_class];
+        Sums& single = figures[of_class];
+        Sums& mean = by_point[point][of_class];
+        single.seeds.insert(*seed);
+        mean.seeds.insert(*seed);
         for (const ClassColumn& column : class_columns()) {
             const std::optional<double> value = table.number(cells, column.name);
             if (!value) continue;
-            single[column.name] = {*value, 1};
-            mean[column.name].sum += *value;
-            ++mean[column.name].count;
+            single.figures[column.name] = {*value, 1};
+            mean.figures[column.name].sum += *value;
+            ++mean.figures[column.name].count;
         }
     }
     for (ResultRow& row : rows) {
@@ -180,11 +186,13 @@ void read_classes(const fs::path& path, std::span<ResultRow> rows) {
             figures = &at->second;
         }
         if (figures == nullptr) continue;
-        for (const auto& [of_class, columns] : *figures) {
+        for (const auto& [of_class, sums] : *figures) {
             std::map<std::string_view, double>& into = row.classes[of_class];
-            for (const auto& [column, sum] : columns) into[column] = sum.sum / static_cast<double>(sum.count);
+            for (const auto& [column, sum] : sums.figures) into[column] = sum.sum / static_cast<double>(sum.count);
+            row.class_seeds[of_class] = sums.seeds;
         }
     }
+    return version;
 }
 
 /// replications.csv in the folders of several scenarios.
@@ -232,7 +240,12 @@ ResultSet read_results(const fs::path& path, bool with_classes) {
             read_json(file, out.rows, versions);
         else
             read_csv(file, out.rows, versions);
-        if (with_classes) read_classes(file, std::span(out.rows).subspan(before));
+        if (!with_classes) continue;
+        const std::string version = read_classes(file, std::span(out.rows).subspan(before));
+        if (!out.classes_version.empty() && !version.empty() && version != out.classes_version)
+            refuse(path.string(),
+                   "the figures by class mix the results of kvsim " + excerpt(out.classes_version) + ", " + excerpt(version));
+        if (!version.empty()) out.classes_version = version;
     }
     if (out.rows.empty()) throw UserError("error: " + path.string() + " holds no rows");
     if (versions.size() > 1) {

@@ -12,6 +12,8 @@
 #include "kvsim/base/text.hpp"
 #include "kvsim/config/load.hpp"
 #include "kvsim/config/scenario.hpp"
+#include "kvsim/model/deployment.hpp"
+#include "kvsim/model/pieces.hpp"
 
 namespace kvsim::app {
 namespace {
@@ -317,7 +319,30 @@ void lay_out(SweepPlan& plan, const std::vector<Exclusion>& exclusions, bool lar
     }
 }
 
-/// Each value alone against the schema: a wrong one would spoil every point that has it.
+/// Names no registry or catalogue has. What else the pieces refuse depends on the other values, so it is a row's own failure;
+/// so are keys, tenants and the like, which other choices may know.
+std::vector<std::string> unknown_names(const config::Scenario& scenario, const std::filesystem::path& catalog) {
+    Diagnostics diagnostics;
+    const Deployment deployment = resolve_deployment(scenario, Catalog::open(catalog), diagnostics);
+    if (diagnostics.ok()) make_step_time(scenario.step_time, deployment, diagnostics);
+    const auto seed = static_cast<std::uint64_t>(scenario.seed);
+    make_router(scenario.router, seed, diagnostics);
+    // A trace would be opened for every value.
+    if (scenario.workload.trace.is_null()) make_workload(scenario.workload, seed, scenario.file.parent_path(), diagnostics);
+    constexpr std::array<std::string_view, 4> of_others{"key ", "item of ", "tenant ", "earlier step "};
+    constexpr std::string_view head = ": error: unknown ";
+    std::vector<std::string> out;
+    for (const std::string& error : diagnostics.errors()) {
+        const std::size_t at = error.find(head);
+        if (at == std::string::npos || at > error.find('\n')) continue;
+        const std::string_view what = std::string_view(error).substr(at + head.size());
+        if (std::none_of(of_others.begin(), of_others.end(), [&](std::string_view o) { return what.starts_with(o); }))
+            out.push_back(error);
+    }
+    return out;
+}
+
+/// Each value alone against the schema and the names it may have: a wrong one would spoil every point that has it.
 std::int64_t check_values(const SweepPlan& plan) {
     std::string errors;
     const auto note = [&errors](const std::string& message) {
@@ -331,7 +356,11 @@ std::int64_t check_values(const SweepPlan& plan) {
             for (const std::string& overlay : overlays)
                 config::merge(root, config::load_yaml(overlay, diagnostics), diagnostics);
             for (const std::string& assignment : sets) config::apply_set(root, assignment, diagnostics);
-            seed = config::read_scenario(root, plan.scenario, diagnostics).seed;
+            const config::Scenario scenario = config::read_scenario(root, plan.scenario, diagnostics);
+            seed = scenario.seed;
+            if (diagnostics.ok()) {
+                for (const std::string& error : unknown_names(scenario, plan.catalog)) note(error);
+            }
         }
         for (const std::string& error : diagnostics.errors()) note(error);
     };

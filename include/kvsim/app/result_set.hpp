@@ -23,12 +23,14 @@ struct ResultRow {
     std::map<std::string_view, double> figures;
     /// By class, then by column's name. Of a mean over seeds their mean.
     std::map<std::string, std::map<std::string_view, double>, std::less<>> classes;
-    [[nodiscard]] std::string point() const;  ///< "chat engine.preset=vllm-v1"
+    std::map<std::string, std::set<std::int64_t>, std::less<>> class_seeds;  ///< that `classes` is a mean over
+    [[nodiscard]] std::string point() const;                                 ///< "chat engine.preset=vllm-v1"
 };
 
 struct ResultSet {
     std::string name;  ///< as the user wrote it
     std::string version;
+    std::string classes_version;  ///< of the figures by class; empty without
     std::vector<ResultRow> rows;
 };
 

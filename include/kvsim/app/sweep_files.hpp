@@ -7,7 +7,8 @@
 //   sweep.csv          all rows, in order
 //
 // Where requests have classes, each has its companion with a row per class: points/ROW.classes, classes-I-of-N.csv,
-// classes.csv.
+// classes.csv. How many rows it has for each run, and of which classes, stands in the last line of points/ROW.csv, in
+// shard-I-of-N.done and in sweep.done.
 //
 // Every file appears complete or not at all.
 
@@ -37,12 +38,12 @@ public:
     /// refused, as other shards may be at work here. Throws UserError.
     SweepFolder(std::filesystem::path folder, const SweepPlan& plan, const Shard& shard, bool resume);
 
-    /// The shard's rows stand in their file.
+    /// The shard's rows stood in their file, and all of their classes in its companion, when this was made.
     [[nodiscard]] bool done() const;
+    /// The row is finished, with all of its classes.
     [[nodiscard]] bool has(std::int64_t row) const;
     /// `classes`: the rows of the companion, perhaps none.
     void add(std::int64_t row, const std::string& line, const std::string& classes) const;
-    [[nodiscard]] std::string read(std::int64_t row) const;
     /// All rows of the shard as one file; the single ones go.
     void finish(const std::vector<std::int64_t>& rows) const;
     /// sweep.csv or the shard's file.
@@ -53,13 +54,16 @@ public:
 private:
     [[nodiscard]] std::filesystem::path point_file(std::int64_t row) const;
     [[nodiscard]] std::filesystem::path class_file(std::int64_t row) const;
+    [[nodiscard]] std::string proof_of_rows(std::int64_t row, const std::string& classes) const;
+    [[nodiscard]] bool whole_part(std::int64_t rows) const;
     std::filesystem::path folder_;
     Shard shard_;
     std::string header_, classes_header_;
+    bool done_ = false;
 };
 
 /// The parts in `folders` as one sweep.csv in `out`, and their companions as one classes.csv. Throws UserError unless they are
-/// of one plan and every row is there exactly once. Returns the number of rows.
+/// of one plan and every row is there exactly once, with all of its classes. Returns the number of rows.
 std::int64_t merge_sweeps(const std::vector<std::filesystem::path>& folders, const std::filesystem::path& out);
 
 }  // namespace kvsim::app

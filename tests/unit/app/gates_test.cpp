@@ -508,16 +508,105 @@ TEST_CASE("compare: figures by class of runs, replications and sweeps, each agai
                    "one has no figures by class (no classes.csv beside it)"));
 }
 
-TEST_CASE("compare: a class that is gone fails") {
+TEST_CASE("compare: classes, seeds of a class and whole files of them that are missing") {
     const TemporaryFolder folder;
-    folder.write("base.classes.csv", "scenario,kvsim_version,seed,class,ttft_p99_ms\na,1,1,chat,5\na,1,1,\"odd ,)\",5\n");
-    folder.write("new.classes.csv", "scenario,kvsim_version,seed,class,ttft_p99_ms\na,1,1,chat,5\n");
+    const std::string head = "scenario,kvsim_version,seed,class,ttft_p99_ms\n";
+    const auto files = [&](const std::string& base, const std::string& fresh) {
+        folder.write("base.classes.csv", head + base);
+        folder.write("new.classes.csv", head + fresh);
+    };
     const std::string row = summary("a,1,1,1,10,5,100,0,stable\n");
+    const std::string chat = "a,1,1,chat,5\n";
+    files(chat + "a,1,1,\"odd ,)\",5\n", chat);
     CHECK(compare(folder, row, row, {"--metrics", "class(chat).ttft_p99"}).exit == 0);
-    const Finished gone = compare(folder, row, row, {"--metrics", "class(chat).ttft_p99,class('odd ,)').ttft_p99"});
-    CHECK(gone.exit == 1);
-    CHECK(contains(gone.out, "class(odd ,)).ttft_p99_ms"));
-    CHECK(contains(gone.out, "none in NEW"));
+    const std::vector<std::string> both{"--metrics", "class(chat).ttft_p99,class('odd ,)').ttft_p99"};
+    const auto allowing = [](std::vector<std::string> args) {
+        args.emplace_back("--allow-missing");
+        return args;
+    };
+    const Finished gone = compare(folder, row, row, both);
+    CHECK(gone.exit == 2);
+    CHECK(contains(gone.err, "missing in new.csv: a seed 1 class(odd ,)) (--allow-missing leaves them out)"));
+    const Finished left = compare(folder, row, row, allowing(both));
+    CHECK(left.exit == 0);
+    CHECK(contains(left.err, "a seed 1 class(odd ,))"));
+    CHECK(contains(left.out, "1 comparison: 0 failed"));
+    // What is compared under --allow-missing still fails.
+    files(chat + "a,1,1,odd,5\n", "a,1,1,chat,50\n");
+    CHECK(compare(folder, row, row, allowing({"--metrics", "class(*).ttft_p99"})).exit == 1);
+    // The other way round it is only in NEW.
+    files(chat, chat + "a,1,1,odd,5\n");
+    const Finished extra = compare(folder, row, row, {"--metrics", "class(*).ttft_p99"});
+    CHECK(extra.exit == 0);
+    CHECK(contains(extra.err, "only in NEW, not compared: class(odd)"));
+
+    // A seed of a class.
+    const std::string seeds = summary("a,1,1,1,10,5,100,0,stable\na,1,1,2,10,5,100,0,stable\n");
+    files(chat + "a,1,2,chat,5\n", chat);
+    const std::vector<std::string> one{"--metrics", "ttft_p99,class(chat).ttft_p99"};
+    const Finished seed = compare(folder, seeds, seeds, one);
+    CHECK(seed.exit == 2);
+    CHECK(contains(seed.err, "missing in new.csv: a seed 2 class(chat)"));
+    CHECK(compare(folder, seeds, seeds, allowing(one)).exit == 0);
+    // Of a mean over seeds as well: it would be one of other requests.
+    const std::string mean = "scenario,scenario_hash,kvsim_version,seed,requests,requests_ci95,ttft_p99_ms\na,1,1,1,10,0,100\n";
+    const Finished of_mean = compare(folder, mean, mean, {"--metrics", "ttft_p99,class(chat).ttft_p99"});
+    CHECK(of_mean.exit == 2);
+    CHECK(contains(of_mean.err, "missing in new.csv: a seed 2 class(chat)"));
+    const Finished without = compare(folder, mean, mean, allowing({"--metrics", "ttft_p99,class(chat).ttft_p99"}));
+    CHECK(without.exit == 0);
+    CHECK(contains(without.out, "1 comparison:"));
+
+    // A whole file, on either side.
+    for (const std::string name : {"base", "new"}) {
+        CAPTURE(name);
+        files(chat, chat);
+        std::filesystem::remove(folder.path() / std::string(name).append(".classes.csv"));
+        const Finished none = compare(folder, row, row, one);
+        CHECK(none.exit == 2);
+        CHECK(contains(none.err, std::string(name).append(".csv has no figures by class (no classes.csv beside it)")));
+        const Finished note = compare(folder, row, row, allowing(one));
+        CHECK(note.exit == 0);
+        CHECK(contains(note.err, std::string(name).append(".csv has no figures by class")));
+        CHECK(compare(folder, row, row, allowing({"--metrics", "class(chat).ttft_p99"})).exit == 2);  // nothing is left
+    }
+
+    // Another version of the figures by class alone.
+    files(chat, "a,2,1,chat,5\n");
+    const Finished newer = compare(folder, row, row, one);
+    CHECK(newer.exit == 0);
+    CHECK(contains(newer.err, "the figures by class of new.csv are from kvsim 2, its others from 1"));
+    CHECK(compare(folder, row, row, {"--metrics", "class(chat).ttft_p99", "--strict"}).exit == 2);
+}
+
+TEST_CASE("compare: a class that a tolerance names must be there") {
+    const TemporaryFolder folder;
+    const std::string row = summary("a,1,1,1,10,5,100,0,stable\n");
+    const std::string classes = "scenario,kvsim_version,seed,class,ttft_p99_ms\na,1,1,chat,5\na,1,1,batch,5\n";
+    folder.write("base.classes.csv", classes);
+    folder.write("new.classes.csv", classes);
+    for (const char* metrics : {"class(chat).ttft_p99", "class(*).ttft_p99", "ttft_p99"}) {
+        CAPTURE(metrics);
+        const auto with = [&](const std::string& option, const std::string& value) {
+            return compare(folder, row, row, {"--metrics", metrics, option, value});
+        };
+        CHECK(with("--tolerance", "class(chat).ttft_p99=5%").exit == 0);
+        CHECK(with("--tolerance", "class(*).ttft_p99=5%").exit == 0);
+        const Finished wrong = with("--tolerance", "class(chatt).ttft_p99=5%");
+        CHECK(wrong.exit == 2);
+        CHECK(contains(wrong.err, "--tolerance class(chatt).ttft_p99=5%: base.csv has no class 'chatt'; did you mean 'chat'?"));
+        folder.write("t.yaml", "default: 5%\nclass(bach).ttft_p99: 5%\n");
+        const Finished file = with("--tolerances", "t.yaml");
+        CHECK(file.exit == 2);
+        CHECK(contains(file.err, "t.yaml:2:1: error: base.csv has no class 'bach'; did you mean 'batch'?"));
+        folder.write("t.yaml", "default: 5%\nclass(batch).ttft_p99: 5%\n");
+        CHECK(with("--tolerances", "t.yaml").exit == 0);
+    }
+    std::filesystem::remove(folder.path() / "base.classes.csv");
+    std::filesystem::remove(folder.path() / "new.classes.csv");
+    const Finished none = compare(folder, row, row, {"--tolerance", "class(chat).ttft_p99=5%"});
+    CHECK(none.exit == 2);
+    CHECK(contains(none.err, "base.csv has no figures by class"));
 }
 
 TEST_CASE("compare: what it prints") {

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -240,11 +241,107 @@ TEST_CASE("sweep: the figures by class are the same whole, sharded, merged, kill
         CHECK(wrong.err.find("which is not in ") != std::string::npos);
         CHECK_FALSE(fs::exists(folder.path() / "m"));
     }
+    SUBCASE("a companion that is gone, cut, renamed or not proven: merge refuses, resume makes it anew") {
+        const fs::path companion = folder.path() / "parts/classes-1-of-2.csv";
+        const std::string part = slurp(companion);
+        const std::string proofs = slurp(folder.path() / "parts/shard-1-of-2.done");
+        const std::size_t last = part.rfind('\n', part.size() - 2) + 1;
+        struct Damage {
+            std::string what;
+            std::string classes, proofs, message;
+        };
+        std::string renamed = part;
+        renamed.replace(renamed.rfind(",batch,"), 7, ",botch,");
+        std::string other = proofs;
+        other.replace(other.find(' '), 1, "0 ");
+        for (const Damage& damage : {
+                 Damage{"gone", "", proofs, "classes-1-of-2.csv is missing: point 0 seed 2"},
+                 Damage{"a line less", part.substr(0, last), proofs, "rows by class of point 2 seed 2 are 1 of 2"},
+                 Damage{"a run less", part.substr(0, part.rfind('\n', last - 2) + 1), proofs, "point 2 seed 2 are 0 of 2"},
+                 Damage{"the header alone", part.substr(0, part.find('\n') + 1), proofs, "point 0 seed 2 are 0 of 2"},
+                 Damage{"empty", "\n", proofs, "classes-1-of-2.csv"},
+                 Damage{"cut", part.substr(0, part.size() - 9), proofs, "classes-1-of-2.csv"},
+                 Damage{"renamed", renamed, proofs, "are not those of its run"},
+                 Damage{"without proofs", part, "", "shard-1-of-2.done is missing"},
+                 Damage{"proofs of another part", part, other, "shard-1-of-2.done"},
+                 Damage{"all gone", "", "", "shard-1-of-2.done is missing"},
+             }) {
+            CAPTURE(damage.what);
+            fs::remove(companion);
+            fs::remove(folder.path() / "parts/shard-1-of-2.done");
+            if (!damage.classes.empty()) folder.write("parts/classes-1-of-2.csv", damage.classes);
+            if (!damage.proofs.empty()) folder.write("parts/shard-1-of-2.done", damage.proofs);
+            const Finished refused = run_in(folder, {"merge", "parts", "--out", "m"});
+            CHECK(refused.exit == 2);
+            CAPTURE(refused.err);
+            CHECK(refused.err.find(damage.message) != std::string::npos);
+            CHECK_FALSE(fs::exists(folder.path() / "m"));
+            const Finished resumed = run_in(folder, swept({"--out", "parts", "--shard", "1/2", "--resume"}));
+            CHECK(resumed.exit == 0);
+            CHECK(resumed.err.find("not complete") != std::string::npos);
+            CHECK(slurp(companion) == part);
+            CHECK(run_in(folder, {"merge", "parts", "--out", "merged", "--quiet"}).exit == 0);
+            CHECK(slurp(folder.path() / "merged/classes.csv") == whole);
+        }
+        CHECK(run_in(folder, swept({"--out", "parts", "--shard", "1/2", "--resume"})).err.empty());
+        // The whole sweep's file likewise.
+        folder.write("whole/classes.csv", whole.substr(0, whole.rfind('\n', whole.size() - 2) + 1));
+        REQUIRE(run_in(folder, swept({"--out", "whole", "--resume"})).exit == 0);
+        CHECK(slurp(folder.path() / "whole/classes.csv") == whole);
+    }
     SUBCASE("an earlier sweep's go") {
         folder.write("s.yaml", small_scenario());
         REQUIRE(run_in(folder, swept({"--out", "whole"})).exit == 0);
         CHECK_FALSE(fs::exists(folder.path() / "whole/classes.csv"));
     }
+}
+
+TEST_CASE("sweep: a finished point without all of its classes runs again") {
+    const TemporaryFolder folder;
+    std::string text = small_scenario();
+    folder.write("s.yaml", text.substr(0, text.find("workload:")));
+    // The last point takes so long that the sweep is killed in it.
+    folder.write("sweep.yaml",
+                 "base: s.yaml\nzip:\n  - engine.max_num_seqs: [2, 4, 8, 16]\n    workload.duration: [10s, 10s, 10s, "
+                 "20000000s]\n");
+    const std::string set =
+        "workload.classes=[{name: chat, arrivals: {process: poisson, rate: 4/s}, prompt_tokens: 100, "
+        "output_tokens: 20}, {name: batch, arrivals: {process: poisson, rate: 2/s}, prompt_tokens: 400, "
+        "output_tokens: 60}]";
+    const auto points = folder.path() / "o/points";
+    const auto some_done = [&] { return fs::exists(points / "2.csv"); };
+    const Finished run = run_program({"sweep", "sweep.yaml", "--set", set, "--out", "o", "-j", "1", "--quiet"},
+                                     {.folder = folder.path(), .output = {}, .interrupt_when = some_done, .signal = 9});
+    REQUIRE(run.exit == 137);
+    const std::string classes = slurp(points / "0.classes");
+    REQUIRE(std::count(classes.begin(), classes.end(), '\n') == 2);
+    const std::string first = classes.substr(0, classes.find('\n') + 1);
+    std::string renamed = classes;
+    renamed.replace(renamed.find(",batch,"), 7, ",botch,");
+    const auto damaged = {std::string(), first, renamed, classes.substr(0, classes.size() - 4)};
+    for (const std::string& damage : damaged) {
+        CAPTURE(damage);
+        folder.write("o/points/0.classes", damage);
+        const Finished again = run_program({"sweep", "sweep.yaml", "--set", set, "--out", "o", "-j", "1", "--resume"},
+                                           {.folder = folder.path(),
+                                            .output = {},
+                                            .interrupt_when = [&] { return slurp(points / "0.classes") == classes; },
+                                            .signal = 9});
+        CHECK(again.exit == 137);
+        CHECK(slurp(points / "0.classes") == classes);
+    }
+    fs::remove(points / "0.classes");
+    const Finished merged = run_in(folder, {"merge", "o", "--out", "m"});
+    CHECK(merged.exit == 2);
+    CHECK(merged.err.find("0.classes is missing: point 0") != std::string::npos);
+    const Finished again = run_program({"sweep", "sweep.yaml", "--set", set, "--out", "o", "-j", "1", "--resume"},
+                                       {.folder = folder.path(),
+                                        .output = {},
+                                        .interrupt_when = [&] { return fs::exists(points / "0.classes"); },
+                                        .signal = 9});
+    CHECK(again.exit == 137);
+    CHECK(again.out.find("2 of 4 runs were finished before") != std::string::npos);
+    CHECK(slurp(points / "0.classes") == classes);
 }
 
 TEST_CASE("sweep: a row is what the scenario alone gives with the point's keys") {
@@ -336,6 +433,16 @@ TEST_CASE("sweep: bad input costs nothing and leaves nothing") {
     refused({"sweep", "s.yaml"}, "nothing varies");
     refused({"sweep", "s.yaml", vary, "engine.max_num_seq=1,2"}, "did you mean 'max_num_seqs'?");
     refused({"sweep", "s.yaml", vary, "engine.max_num_seqs=1,many"}, "many");
+    // Names, too, of presets, policies, models and pieces of the workload.
+    refused({"sweep", "s.yaml", vary, "engine.preset=vllm-v1,vlm-v1"}, "unknown preset 'vlm-v1'; did you mean 'vllm-v1'?");
+    refused({"sweep", "s.yaml", vary, "engine.scheduling_policy=fcfs,fcsf"}, "did you mean 'fcfs'?");
+    refused({"sweep", "s.yaml", vary, "engine.kv_policy=paged,pagged"}, "did you mean 'paged'?");
+    refused({"sweep", "s.yaml", vary, "router=round_robin,roundrobin"}, "did you mean 'round_robin'?");
+    refused({"sweep", "s.yaml", vary, "model=meta-llama/Llama-3.1-8B-Instruct,meta-llama/Llama-3.1-8B-Instrukt"},
+            "unknown model");
+    refused({"sweep", "s.yaml", vary, "step_time={model: constant, step: 1ms},{model: constnt}"}, "unknown step-time model");
+    refused({"sweep", "s.yaml", vary, "workload.arrivals={process: poisson, rate: 5/s},{process: poison, rate: 5/s}"},
+            "did you mean 'poisson'?");
     refused({"sweep", "s.yaml", vary, "engine.max_num_seqs="}, "an empty value");
     refused({"sweep", "s.yaml", vary, "engine.max_num_seqs"}, "must be key.path=v1,v2");
     refused({"sweep", "s.yaml", vary, "seed=1,2"}, "--repeat");
