@@ -444,6 +444,20 @@ void PointSearch::spread(std::size_t threads) {
     });
 }
 
+void PointSearch::adopt(const PointSearch& other) {
+    if (other.seeds_.front().probes().empty()) return;
+    if (seeds_.front().probes().empty()) {
+        limits_ = other.limits_;
+        guess_ = other.guess_;
+    } else {
+        limits_.min = std::min(limits_.min, other.limits_.min);
+        limits_.max = std::max(limits_.max, other.limits_.max);
+    }
+    checked_ = checked_ || other.checked_;
+    while (seeds_.size() > other.seeds_.size()) seeds_.pop_back();  // they change nothing
+    for (std::size_t i = 0; i < seeds_.size(); ++i) seeds_[i].adopt(other.seeds_[i]);
+}
+
 std::vector<double> PointSearch::common_loads() const {
     std::vector<double> out;
     for (const auto& [load, probe] : seeds_.front().probes()) {
@@ -458,6 +472,7 @@ Capacity PointSearch::capacity() const {
     out.broken.assign(targets_.texts.size(), 0);
     std::vector<double> lows;
     std::vector<double> highs;
+    double middles = 0;  // their sum; of a seed that meets the targets nowhere 0
     std::size_t unbounded = 0;
     std::size_t hopeless = 0;
     std::vector<std::string> jumps;
@@ -466,6 +481,7 @@ Capacity PointSearch::capacity() const {
         const SeedSearch& s = seeds_[i];
         if (s.probes().empty()) continue;
         out.runs += s.probes().size();
+        ++out.seeds;
         out.lowest = std::min(out.lowest, s.probes().begin()->first);
         out.highest = std::max(out.highest, s.probes().rbegin()->first);
         const std::optional<double> low = s.low();
@@ -476,6 +492,7 @@ Capacity PointSearch::capacity() const {
         // The next whole number above the highest that meets the targets is known not to.
         highs.push_back(!high ? *low : knob_.whole ? std::max(low.value_or(0), *high - 1) : *high);
         if (low) out.at_limit.push_back(s.probes().at(*low).summary);
+        if (low) middles += (lows.back() + highs.back()) / 2;
         if (!high) continue;
         const Probe& failing = s.probes().at(*high);
         if (!out.above) out.above = failing.summary;
@@ -492,7 +509,7 @@ Capacity PointSearch::capacity() const {
     } else {
         const ReplicationMean below = replication_mean(lows);
         const ReplicationMean above = replication_mean(highs);
-        out.value = (below.mean + above.mean) / 2;
+        out.value = middles / static_cast<double>(lows.size());
         out.low = std::max(0.0, below.mean - below.half_width.value_or(0));
         out.high = above.mean + above.half_width.value_or(0);
         out.outcome = unbounded > 0 ? Capacity::Outcome::at_least : Capacity::Outcome::found;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "kvsim/app/command.hpp"
@@ -22,6 +24,9 @@
 #include "kvsim/base/file.hpp"
 #include "kvsim/base/parallel.hpp"
 #include "kvsim/base/text.hpp"
+#include "kvsim/config/load.hpp"
+#include "kvsim/model/deployment.hpp"
+#include "kvsim/model/policy_args.hpp"
 #include "kvsim/report/text_table.hpp"
 
 namespace kvsim::app {
@@ -53,20 +58,22 @@ constexpr std::array<Argument, 7> arguments{
 
 const Usage& usage() {
     static const Usage table = [] {
-        Usage u{"tune",
-                "kvsim tune SCENARIO.yaml [--slo 'ttft_p99 <= 2s' ...] [--max-num-seqs 64,128,256 ...] [options]",
-                "Searches the engine arguments with the highest rate (or concurrency) per GPU that meets every SLO, by "
-                "successive halving\n"
-                "over seeds. Without any list in turn: max_num_seqs x max_num_batched_tokens; scheduling_policy x chunked "
-                "prefill;\n"
-                "gpu_memory_utilization x block_size x tensor_parallel_size; the first two once more around the best; and\n"
-                "long_prefill_token_threshold. What --set or --hold names stays as it is. Prints the tables, auto_tune.sh's "
-                "last\n"
-                "line and the engine's command line; writes DIR/tune.csv. Exit code 1: no candidate meets the SLOs.",
-                load_options(),
-                "a scenario file",
-                1,
-                1};
+        Usage u{
+            "tune",
+            "kvsim tune SCENARIO.yaml [--slo 'ttft_p99 <= 2s' ...] [--max-num-seqs 64,128,256 ...] [options]",
+            "Searches the engine arguments with the highest rate (or concurrency) per GPU that meets every SLO, by "
+            "successive halving\n"
+            "over seeds. Without any list in turn: max_num_seqs x max_num_batched_tokens; scheduling_policy x chunked "
+            "prefill;\n"
+            "gpu_memory_utilization x block_size x tensor_parallel_size; half and twice of the first two until they stay (up\n"
+            "to five times); and long_prefill_token_threshold. What --set or --hold names stays as it is. Prints the\n"
+            "tables, auto_tune.sh's last line and the engine's command line; writes DIR/tune.csv. Exit code 1: no "
+            "candidate\n"
+            "meets the SLOs.",
+            load_options(),
+            "a scenario file",
+            1,
+            1};
         u.options.insert(u.options.begin() + 6, {"seeds", "N", "of the last round, S ... S+N-1 (4)"});
         std::size_t at = 7;
         for (const Argument& a : arguments)
@@ -95,6 +102,12 @@ struct Candidate {
     std::vector<ReplicatedColumn> limit;
 
     [[nodiscard]] bool meets() const { return search && capacity.outcome != Capacity::Outcome::none && score > 0; }
+    /// Nothing fails up to the highest load tried: how much that is says nothing.
+    [[nodiscard]] bool unlimited() const { return search && !below && capacity.outcome == Capacity::Outcome::at_least; }
+    void take_capacity() {
+        capacity = search->capacity();
+        score = below ? 0 : capacity.value / static_cast<double>(search->bill().gpus);
+    }
 };
 
 /// A grid and who won in it.
@@ -179,6 +192,47 @@ Held held_settings(const std::optional<std::string>& names, const std::vector<st
         left.remove_prefix(comma + 1);
     }
     return out;
+}
+
+/// A name that nothing has is told before anything runs; a candidate that an engine or its memory refuses is a row. `values`
+/// are names, or maps with one.
+void check_names(std::string_view option, std::string_view kind, const std::vector<std::string>& values,
+                 const std::vector<std::string_view>& known) {
+    for (const std::string& value : values) {
+        config::Diagnostics diagnostics;
+        config::Value root;
+        config::apply_set(root, "value=" + value, diagnostics);
+        const config::Value* name = root.find("value");
+        if (name != nullptr && name->is_map()) name = name->find("policy");
+        if (!diagnostics.ok() || name == nullptr || !name->is_scalar()) continue;  // told with the scenario
+        if (std::find(known.begin(), known.end(), name->scalar) != known.end()) continue;
+        std::string names;
+        for (const std::string_view one : known) names += (names.empty() ? "" : ", ") + std::string(one);
+        const std::string_view near = nearest(name->scalar, known);
+        throw UserError("error: --" + std::string(option) + ": '" + excerpt(name->scalar) + "' is no " + std::string(kind) +
+                        (near.empty() ? " (" + names + ")" : "; did you mean '" + std::string(near) + "'?"));
+    }
+}
+
+void check_names(const SweepPlan& plan) {
+    for (const SweepAxis& one : plan.axes) {
+        std::vector<std::string> values;
+        for (const auto& choice : one.choices) values.push_back(choice.front());
+        if (one.keys.front() == "engine.preset") {
+            std::vector<std::string_view> known;
+            for (const Preset& preset : presets()) known.push_back(preset.name);
+            check_names("preset", "preset", values, known);
+        } else if (one.keys.front() == order_key) {
+            std::vector<std::string_view> known;
+            for (const auto& entry : queue_orders()) known.push_back(entry.name);
+            // SGLang's own are no pieces.
+            for (const QueueOrder order :
+                 {QueueOrder::fcfs, QueueOrder::priority, QueueOrder::lpm, QueueOrder::dfs_weight, QueueOrder::lof}) {
+                if (std::find(known.begin(), known.end(), name_of(order)) == known.end()) known.push_back(name_of(order));
+            }
+            check_names("scheduling-policy", "scheduling policy", values, known);
+        }
+    }
 }
 
 /// Adds an axis unless it is held or has nothing to choose from.
@@ -279,10 +333,69 @@ std::string seen_by(const SeedSearch& search) {
     return out;
 }
 
-/// `reach`: load per GPU that a candidate must carry under the first seed to be worth a search; unset: all are searched.
-/// `best`: the highest score of earlier stages. A stage in which nothing comes near it has no best.
-void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, std::optional<double> reach, double best,
-               RunCounter& counter) {
+/// What a search in turn knows before a stage.
+struct Known {
+    const PointSearch* incumbent = nullptr;    ///< the best so far
+    std::vector<const PointSearch*> searched;  ///< all so far, the scenario's own first
+};
+
+/// What a search carries per GPU under the first seed, less what makes another worth a search.
+double reach_of(const PointSearch& best) {
+    return hopeless_share * best.seeds().front().low().value_or(0) / static_cast<double>(best.bill().gpus);
+}
+
+/// Whether the first seed meets the targets where the candidates beside it are tried; where it does not, the search goes on
+/// below that load.
+bool holds_at_reach(PointSearch& search) {
+    const double load = reach_of(search) * static_cast<double>(search.bill().gpus);
+    return load <= 0 || search.reaches(load);
+}
+
+/// One engine has one figure: its runs of earlier stages count, and the incumbent stands against the others under every seed.
+/// Returns whether it is the incumbent.
+bool join(Candidate& c, const Known& known, const LoadRequest& request, std::size_t all_seeds) {
+    bool met = false;
+    for (const PointSearch* const earlier : known.searched) {
+        if (!same_engine(c.search->base(), earlier->base()) || !earlier->seeds().front().low()) continue;
+        c.search->adopt(*earlier);
+        met = true;
+    }
+    const bool incumbent = same_engine(c.search->base(), known.incumbent->base());
+    if (!met && !incumbent) return false;
+    const std::size_t seeds = incumbent ? all_seeds : std::max(c.seeds, c.search->capacity().seeds);
+    c.search->search(seeds, incumbent ? request.search.tolerance : std::max(coarse_tolerance, request.search.tolerance),
+                     request.jobs);
+    c.seeds = seeds;
+    c.below.reset();
+    c.take_capacity();
+    return incumbent;
+}
+
+/// The first of `choices` whose lead over the best is within what the brackets leave open: lists go up, so the smaller batch
+/// wins a tie; but the incumbent, if it is among them, is not changed for nothing.
+std::optional<std::size_t> best_of(const std::vector<Candidate>& candidates, const std::set<std::size_t>& choices,
+                                   const std::optional<std::size_t>& incumbent, double tolerance) {
+    double highest = 0;
+    bool any_unlimited = false;
+    for (const std::size_t i : choices) {
+        highest = std::max(highest, candidates[i].score);
+        any_unlimited = any_unlimited || candidates[i].unlimited();
+    }
+    const auto tied = [&](std::size_t i) {
+        const Candidate& c = candidates[i];
+        return any_unlimited ? c.unlimited() : c.meets() && c.score >= highest * (1 - 2 * tolerance);
+    };
+    if (incumbent && tied(*incumbent)) return incumbent;
+    const auto first = std::find_if(choices.begin(), choices.end(), tied);
+    return first == choices.end() ? std::nullopt : std::optional(*first);
+}
+
+/// `known`: of a search in turn; a candidate that does not come near the incumbent under the first seed is then not searched,
+/// unless `whole` says that all are.
+void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, const Known* known, RunCounter& counter,
+               bool whole = false) {
+    std::optional<double> reach;
+    if (known != nullptr && !whole && reach_of(*known->incumbent) > 0) reach = reach_of(*known->incumbent);
     stage.candidates.clear();
     stage.candidates.resize(static_cast<std::size_t>(stage.plan.points()));
     std::vector<std::size_t> usable;
@@ -292,6 +405,8 @@ void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, st
         try {
             c.search = std::make_unique<PointSearch>(stage.plan, static_cast<std::int64_t>(i), request.search);
             c.now = same_engine(c.search->base(), own);
+            // Alone it is compared with nothing.
+            if (known != nullptr && stage.candidates.size() == 1) c.search->adopt(*known->incumbent);
         } catch (const UserError& e) {
             c.full_error = e.what();
             c.error = c.full_error.substr(0, c.full_error.find('\n'));
@@ -315,8 +430,7 @@ void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, st
                     if (!c.search->reaches(load)) c.below = load;
                 }
                 if (!c.below) c.search->search(seeds, tolerance, std::max<std::size_t>(1, request.jobs / outer));
-                c.capacity = c.search->capacity();
-                c.score = c.below ? 0 : c.capacity.value / static_cast<double>(c.search->bill().gpus);
+                c.take_capacity();
             } catch (const UserError& e) {  // what only a run can tell
                 c.full_error = e.what();
                 c.error = c.full_error.substr(0, c.full_error.find('\n'));
@@ -325,14 +439,14 @@ void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, st
             }
             c.round = round;
             c.seeds = c.below ? 1 : seeds;
-            scores[k] = c.score;
+            scores[k] = c.unlimited() ? std::numeric_limits<double>::max() : c.score;
         });
-        std::map<std::pair<std::string, std::int64_t>, std::string> known;
+        std::map<std::pair<std::string, std::int64_t>, std::string> seen;
         for (std::size_t k = 0; k < places.size() && round == 1; ++k) {
             Candidate& c = stage.candidates[usable[places[k]]];
             if (!c.search || c.below) continue;
             const auto [earlier, is_new] =
-                known.emplace(std::pair(seen_by(c.search->seeds().front()), c.search->bill().gpus), c.label);
+                seen.emplace(std::pair(seen_by(c.search->seeds().front()), c.search->bill().gpus), c.label);
             if (is_new) continue;
             c.like = earlier->second;
             scores[k] = 0;  // one of them is enough
@@ -342,24 +456,27 @@ void run_stage(Stage& stage, const LoadRequest& request, const Prepared& own, st
     };
     const std::vector<Rung> rungs = successive_halving(usable.size(), stage.plan.seeds.size(), finalists, work);
     if (rungs.empty()) return;
-    // The first whose lead over the best is within what the brackets leave open: lists go up, so the smaller batch wins a tie.
-    const double earlier = best;
-    for (const std::size_t place : rungs.back().choices) best = std::max(best, stage.candidates[usable[place]].score);
-    for (const std::size_t place : rungs.back().choices) {
-        const std::size_t i = usable[place];
-        const bool tied = best > 0 && stage.candidates[i].score >= best * (1 - 2 * request.search.tolerance);
-        if (tied && (!stage.best || i < *stage.best)) stage.best = i;
+    std::set<std::size_t> choices;
+    for (const std::size_t place : rungs.back().choices) choices.insert(usable[place]);
+    std::optional<std::size_t> incumbent;
+    for (std::size_t i = 0; i < stage.candidates.size() && known != nullptr; ++i) {
+        if (stage.candidates[i].search && join(stage.candidates[i], *known, request, stage.plan.seeds.size())) {
+            incumbent = i;
+            choices.insert(i);
+        }
+    }
+    const double tolerance = request.search.tolerance;
+    while ((stage.best = best_of(stage.candidates, choices, incumbent, tolerance)) && known != nullptr) {
+        Candidate& c = stage.candidates[*stage.best];
+        if (c.unlimited() || holds_at_reach(*c.search)) break;
+        c.search->search(stage.plan.seeds.size(), tolerance, request.jobs);
+        c.take_capacity();
     }
     for (Candidate& c : stage.candidates) {
         if (c.search && !c.below && !c.capacity.at_limit.empty()) c.limit = replicated(c.capacity.at_limit);
     }
-    // At the load asked for even the one that has carried more may fail, where the SLOs are not monotone.
-    if (!stage.best && reach && earlier == 0) run_stage(stage, request, own, std::nullopt, 0, counter);
-}
-
-/// What the best of a stage carries per GPU under the first seed, less what makes it worth a search.
-double reach_of(const PointSearch& best) {
-    return hopeless_share * best.seeds().front().low().value_or(0) / static_cast<double>(best.bill().gpus);
+    // Over all seeds even the one that carried most under the first may fail.
+    if (!stage.best && reach) run_stage(stage, request, own, known, counter, true);
 }
 
 std::string number(double value) {
@@ -469,6 +586,11 @@ const Candidate& winner(const std::vector<Stage>& stages) {
     return *out;
 }
 
+std::string_view outcome_of(const Candidate& c) {
+    constexpr std::array<std::string_view, 3> outcomes{"found", "at_least", "none"};
+    return c.below ? "below" : outcomes[static_cast<std::size_t>(c.capacity.outcome)];
+}
+
 std::string csv(const std::vector<Stage>& stages, const Candidate* best) {
     CsvRow header;
     header.add("stage").add("candidate");
@@ -489,14 +611,13 @@ std::string csv(const std::vector<Stage>& stages, const Candidate* best) {
                 continue;
             }
             for (const auto& [name, value] : settings_of(c.search->base())) row.add(value);
-            constexpr std::array<std::string_view, 3> outcomes{"found", "at_least", "none"};
             const BrokenSlos broken = broken_above(c.capacity, c.search->targets());
             row.add(std::to_string(c.search->bill().gpus)).add(std::to_string(c.round)).add(std::to_string(c.seeds));
             row.add(std::to_string(c.capacity.runs));
             if (c.below) {
-                row.add("below").add("").add("").add(shortest(*c.below)).add("");
+                row.add(outcome_of(c)).add("").add("").add(shortest(*c.below)).add("");
             } else {
-                row.add(outcomes[static_cast<std::size_t>(c.capacity.outcome)]).add(shortest(c.capacity.value));
+                row.add(outcome_of(c)).add(shortest(c.capacity.value));
                 row.add(shortest(c.capacity.low)).add(shortest(c.capacity.high)).add(shortest(c.score));
             }
             row.add(broken.empty() ? std::string() : broken.front().first);
@@ -509,19 +630,20 @@ std::string csv(const std::vector<Stage>& stages, const Candidate* best) {
     return out;
 }
 
-TextTable table_of(const Stage& stage, const Candidate* best) {
+TextTable table_of(const Stage& stage, const Candidate& best) {
     TextTable out;
     for (const std::string& key : stage.plan.keys()) out.header.push_back(key.substr(key.rfind('.') + 1));
     for (const char* name :
          {"capacity", "95 % interval", "per GPU", "TTFT p99 ms", "TPOT mean ms", "E2E p99 ms", "breaks first", "round", ""})
         out.header.emplace_back(name);
-    std::vector<std::size_t> order(stage.candidates.size());
+    const auto is_best = [&best](const Candidate& c) {
+        return c.search != nullptr && same_engine(c.search->base(), best.search->base());
+    };
+    std::vector<std::tuple<bool, std::size_t, double>> keys;
+    for (const Candidate& c : stage.candidates) keys.emplace_back(is_best(c), c.round, c.score);
+    std::vector<std::size_t> order(keys.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-        const Candidate& x = stage.candidates[a];
-        const Candidate& y = stage.candidates[b];
-        return std::tuple(&x == best, x.round, x.score) > std::tuple(&y == best, y.round, y.score);
-    });
+    std::stable_sort(order.begin(), order.end(), [&keys](std::size_t a, std::size_t b) { return keys[a] > keys[b]; });
     for (const std::size_t i : order) {
         const Candidate& c = stage.candidates[i];
         std::vector<std::string>& row = out.rows.emplace_back(stage.plan.values(static_cast<std::int64_t>(i)));
@@ -534,12 +656,16 @@ TextTable table_of(const Stage& stage, const Candidate* best) {
             return value ? readable(*value) : "-";
         };
         const BrokenSlos broken = broken_above(c.capacity, c.search->targets());
-        std::string mark = &c == best ? "best" : "";
+        std::string mark = is_best(c) ? "best" : "";
         if (c.now) mark += mark.empty() ? "now" : ", now";
         if (!c.like.empty()) mark += mark.empty() ? "same as another" : ", same as another";
         const bool none = c.below || c.capacity.outcome == Capacity::Outcome::none;
-        row.push_back(c.below ? "< " + readable(*c.below) : none ? "none" : readable(c.capacity.value));
-        row.push_back(none || c.seeds < 2 ? "-" : fmt::format("{} to {}", readable(c.capacity.low), readable(c.capacity.high)));
+        row.push_back(c.below ? "< " + readable(*c.below)
+                      : none  ? "none"
+                              : (c.unlimited() ? ">= " : "") + readable(c.capacity.value));
+        row.push_back(none || c.unlimited() || c.seeds < 2
+                          ? "-"
+                          : fmt::format("{} to {}", readable(c.capacity.low), readable(c.capacity.high)));
         row.push_back(none ? "-" : readable(c.score));
         row.push_back(figure("ttft_p99_ms"));
         row.push_back(figure("tpot_mean_ms"));
@@ -551,11 +677,13 @@ TextTable table_of(const Stage& stage, const Candidate* best) {
     return out;
 }
 
-/// auto_tune.sh's last line.
+/// auto_tune.sh's last line. Its throughput is over the seeds that the capacity is over: none under one that meets the SLOs
+/// nowhere.
 std::string best_line(const Candidate& best) {
     const EngineArgs& e = best.search->base().options.engine;
+    const double share = static_cast<double>(best.capacity.at_limit.size()) / static_cast<double>(best.capacity.seeds);
     return fmt::format("best_max_num_seqs: {}, best_num_batched_tokens: {}, best_throughput: {}", e.max_num_seqs,
-                       e.max_num_batched_tokens, number(mean_of(best.limit, "request_throughput_req_s").value_or(0)));
+                       e.max_num_batched_tokens, number(share * mean_of(best.limit, "request_throughput_req_s").value_or(0)));
 }
 
 std::string recommended(const Candidate& best) {
@@ -582,11 +710,21 @@ std::vector<std::string> warnings_of(const Candidate& best) {
     if (best.capacity.outcome == Capacity::Outcome::at_least)
         out.emplace_back(
             "no limit found for the best candidate: the run is too short to overload, or the SLOs do not depend on "
-            "the load");
+            "the load; nothing tells settings that carry that much apart, so no more of them were searched");
     for (const std::string& warning : best.capacity.at_limit.front().warnings) {
         if (!warning.starts_with("saturated:") && !warning.starts_with("the batch means of")) out.push_back(warning);
     }
     return out;
+}
+
+/// The scenario's own settings, where they were searched.
+const Candidate* as_it_is(const std::vector<Stage>& stages) {
+    for (const Stage& stage : stages) {
+        for (const Candidate& c : stage.candidates) {
+            if (c.now && c.search && !c.below) return &c;
+        }
+    }
+    return nullptr;
 }
 
 std::string text_report(const std::vector<Stage>& stages, const Candidate& best, bool as_markdown) {
@@ -597,14 +735,21 @@ std::string text_report(const std::vector<Stage>& stages, const Candidate& best,
         fmt::format("{}{}: engine arguments with the highest load per GPU ({}) that meets: {}\n", as_markdown ? "## " : "",
                     stages.front().plan.scenario.stem().string(), search.knob().unit, slos);
     for (const Stage& stage : stages) {
-        const TextTable table = table_of(stage, &best);
+        const TextTable table = table_of(stage, best);
         out += "\n" + (as_markdown ? markdown(table) : plain_text(table));
         if (!out.ends_with('\n')) out += '\n';
     }
     const std::string line_end = as_markdown ? "  \n" : "\n";
     out += "\nrecommended: " + recommended(best) + line_end;
-    out += fmt::format("capacity: {}, 95 % interval {} to {}{}", capacity_text(best.capacity, search.knob()),
-                       readable(best.capacity.low), readable(best.capacity.high), line_end);
+    const auto figure_of = [](const Candidate& c) {
+        std::string text = capacity_text(c.capacity, c.search->knob());
+        if (c.capacity.outcome == Capacity::Outcome::found)
+            text += fmt::format(", 95 % interval {} to {}", readable(c.capacity.low), readable(c.capacity.high));
+        return text;
+    };
+    out += "capacity: " + figure_of(best) + line_end;
+    if (const Candidate* const now = as_it_is(stages); now != nullptr && !same_engine(now->search->base(), search.base()))
+        out += "the scenario as it is: " + figure_of(*now) + line_end;
     for (const std::string& text : refusals(stages)) out += "cannot run: " + text + line_end;
     for (const std::string& text : warnings_of(best)) out += "warning: " + text + line_end;
     const char* const fence = as_markdown ? "```\n" : "";
@@ -629,6 +774,7 @@ std::string json_report(const std::vector<Stage>& stages, const Candidate& best)
         row["seeds"] = c.seeds;
         row["capacity"] = c.below ? Json(nullptr) : Json(c.capacity.value);
         row["capacity_ci95"] = c.below ? Json::array({nullptr, *c.below}) : Json::array({c.capacity.low, c.capacity.high});
+        row["outcome"] = outcome_of(c);
         row["capacity_per_gpu"] = c.score;
         row["meets"] = c.meets();
         row["scenario_as_is"] = c.now;
@@ -662,8 +808,9 @@ void search_in_turn(std::vector<Stage>& stages, const LoadRequest& asked, PointS
                     RunCounter& counter) {
     LoadRequest request = asked;
     own.search(1, coarse_tolerance, request.jobs);
-    const PointSearch* best = &own;
-    double score = 0;
+    while (!holds_at_reach(own)) own.search(1, coarse_tolerance, request.jobs);
+    Known known{&own, {&own}};
+    bool open = own.capacity().outcome == Capacity::Outcome::at_least;
     const auto run = [&](std::vector<SweepAxis> axes) {
         // What was chosen before stays, but for what varies now.
         std::vector<std::string> sets;
@@ -678,17 +825,23 @@ void search_in_turn(std::vector<Stage>& stages, const LoadRequest& asked, PointS
         request.sweep.axes = std::move(axes);
         Stage& stage = stages.emplace_back();
         stage.plan = plan_load(request);
-        const double reach = reach_of(*best);
-        run_stage(stage, request, own.base(), reach > 0 ? std::optional(reach) : std::nullopt, score, counter);
+        run_stage(stage, request, own.base(), &known, counter);
+        for (const Candidate& c : stage.candidates) {
+            if (c.search && !c.below) known.searched.push_back(c.search.get());
+        }
         if (!stage.best) return false;
-        score = std::max(score, stage.candidates[*stage.best].score);
-        const PointSearch* const found = stage.candidates[*stage.best].search.get();
-        const bool moved = !same_engine(found->base(), best->base());
-        best = found;
+        const Candidate& found = stage.candidates[*stage.best];
+        const bool moved = !same_engine(found.search->base(), known.incumbent->base());
+        known.incumbent = found.search.get();
+        open = found.unlimited();
         request.sweep.sets = stage.plan.assignment(static_cast<std::int64_t>(*stage.best)).sets;
         return moved;
     };
-    const auto run_some = [&](std::vector<SweepAxis> axes) { return !axes.empty() && run(std::move(axes)); };
+    if (open) {  // no setting carries more, as far as such runs can tell
+        run({});
+        return;
+    }
+    const auto run_some = [&](std::vector<SweepAxis> axes) { return !open && !axes.empty() && run(std::move(axes)); };
     run(batch_axes(own.base(), held));
     const auto any = [&stages] {
         return std::any_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.best.has_value(); });
@@ -696,14 +849,68 @@ void search_in_turn(std::vector<Stage>& stages, const LoadRequest& asked, PointS
     // Where no batch meets the SLOs another policy may, or more memory.
     bool all_failed = !any();
     for (auto* const axes : {&policy_axes, &memory_axes}) {
-        run_some(axes(best->base(), held));
-        if (std::exchange(all_failed, !any()) && any()) run_some(batch_axes(best->base(), held));
+        run_some(axes(known.incumbent->base(), held));
+        if (std::exchange(all_failed, !any()) && any()) run_some(batch_axes(known.incumbent->base(), held));
     }
     if (!any()) return;
     for (int n = 0; n < most_refinements; ++n) {
-        if (!run_some(neighbour_axes(best->base(), held))) break;
+        if (!run_some(neighbour_axes(known.incumbent->base(), held))) break;
     }
-    run_some(long_prompt_axes(best->base(), held));
+    run_some(long_prompt_axes(known.incumbent->base(), held));
+}
+
+/// What a later stage found of an engine is what the tables of the earlier ones show.
+void agree(std::vector<Stage>& stages) {
+    std::vector<const Candidate*> later;
+    for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
+        for (Candidate& c : stage->candidates) {
+            if (!c.search) continue;
+            const auto same = std::find_if(later.begin(), later.end(), [&c](const Candidate* other) {
+                return same_engine(other->search->base(), c.search->base());
+            });
+            if (same == later.end()) continue;
+            c.capacity = (*same)->capacity;
+            c.score = (*same)->score;
+            c.seeds = (*same)->seeds;
+            c.limit = (*same)->limit;
+            c.below.reset();
+        }
+        for (const Candidate& c : stage->candidates) {
+            if (c.search && !c.below) later.push_back(&c);
+        }
+    }
+}
+
+/// Where a figure was lowered later on, a candidate that lost may stand above the winner: it wins if it holds too.
+void choose_again(std::vector<Stage>& stages, const LoadRequest& request) {
+    const double tolerance = request.search.tolerance;
+    for (agree(stages);; agree(stages)) {
+        const Candidate& chosen = winner(stages);
+        if (chosen.unlimited()) return;
+        Stage* where = nullptr;
+        std::size_t place = 0;
+        double highest = chosen.score;
+        for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {  // the last has all that ran
+            for (std::size_t i = 0; i < stage->candidates.size(); ++i) {
+                const Candidate& c = stage->candidates[i];
+                if (!c.search || c.below || c.unlimited() || c.seeds < stage->plan.seeds.size()) continue;
+                if (c.score * (1 - 2 * tolerance) <= chosen.score || c.score <= highest) continue;
+                where = &*stage;
+                place = i;
+                highest = c.score;
+            }
+        }
+        if (where == nullptr) return;
+        Candidate& c = where->candidates[place];
+        if (holds_at_reach(*c.search)) {
+            for (Stage& stage : stages) stage.best.reset();
+            where->best = place;
+            return;
+        }
+        c.search->search(where->plan.seeds.size(), tolerance, request.jobs);
+        c.take_capacity();
+        c.limit = c.capacity.at_limit.empty() ? std::vector<ReplicatedColumn>() : replicated(c.capacity.at_limit);
+    }
 }
 
 }  // namespace
@@ -725,6 +932,8 @@ int tune_command(const std::vector<std::string>& args) {
     const std::optional<std::string> hold = given->text("hold");
     const Held held = held_settings(hold, request.sweep.sets);
     if (hold && lists) throw UserError("error: --hold is for a search without lists: with lists only these vary");
+    std::optional<SweepPlan> listed;
+    if (lists) check_names(listed.emplace(plan_load(request)));
     LoadRequest own_request = request;
     own_request.sweep = alone;
     const SweepPlan own_plan = plan_load(own_request);
@@ -741,10 +950,12 @@ int tune_command(const std::vector<std::string>& args) {
     stages.reserve(7 + most_refinements);  // the searches hold on to their plans
     if (lists || !own) {
         const Prepared nothing;
-        stages.emplace_back().plan = plan_load(request);
-        run_stage(stages.back(), request, own ? own->base() : nothing, std::nullopt, 0, counter);
+        stages.emplace_back().plan = listed ? std::move(*listed) : plan_load(request);
+        run_stage(stages.back(), request, own ? own->base() : nothing, nullptr, counter);
     } else {
         search_in_turn(stages, request, *own, held, counter);
+        if (std::any_of(stages.begin(), stages.end(), [](const Stage& s) { return s.best.has_value(); }))
+            choose_again(stages, request);
     }
     throw_if_stopped();
 

@@ -102,6 +102,7 @@ public:
     [[nodiscard]] std::optional<double> low() const;
     [[nodiscard]] const std::map<double, Probe>& probes() const { return probes_; }
     [[nodiscard]] std::optional<double> middle() const;  ///< of the bracket; the end there is
+    void adopt(const SeedSearch& other) { probes_.insert(other.probes_.begin(), other.probes_.end()); }
 
 private:
     [[nodiscard]] double next_load(const SearchLimits& limits, double tolerance, bool halve) const;
@@ -127,12 +128,15 @@ struct Capacity {
         none       ///< at least half of the seeds fail at the lowest load tried; value is 0
     };
     Outcome outcome = Outcome::none;
-    double value = 0;      ///< mean over the seeds of the middle of their brackets; a whole number: rounded down
-    double low = 0;        ///< 95 % interval: Student t over the seeds' lower ends, and over their upper ends; of a single
-    double high = 0;       ///< seed its bracket
-    double highest = 0;    ///< load tried
-    double lowest = 0;     ///< load tried
-    std::size_t runs = 0;  ///< simulations made
+    /// Mean over the seeds of the middle of their brackets, of a seed that meets the targets nowhere 0; a whole number: rounded
+    /// down.
+    double value = 0;
+    double low = 0;         ///< 95 % interval: Student t over the seeds' lower ends, and over their upper ends; of a single
+    double high = 0;        ///< seed its bracket
+    double highest = 0;     ///< load tried
+    double lowest = 0;      ///< load tried
+    std::size_t runs = 0;   ///< simulations made
+    std::size_t seeds = 0;  ///< searched, those that meet the targets nowhere included
     std::optional<Summary> above;     ///< first seed: the lowest load that fails
     std::vector<Summary> at_limit;    ///< per seed: the highest load that meets the targets
     std::vector<std::size_t> broken;  ///< by place in Targets::texts: seeds that break it just above
@@ -161,6 +165,9 @@ public:
     void search(std::size_t seeds, double tolerance, std::size_t threads);
     /// Runs every seed at the same loads around the first seed's capacity: the curve, and whether it is monotone.
     void spread(std::size_t threads);
+
+    /// Takes what a search of the same engine under the same seeds and targets has run.
+    void adopt(const PointSearch& other);
 
     [[nodiscard]] Capacity capacity() const;
     [[nodiscard]] const LoadKnob& knob() const { return knob_; }
