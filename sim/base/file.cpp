@@ -33,6 +33,62 @@ bool is_special_path(const std::filesystem::path& path) {
     return text.starts_with("/dev/") || text.starts_with("/proc/");
 }
 
+/// A short name of its own: NAME plus a suffix could exceed the longest allowed name.
+std::filesystem::path temporary_name(const std::filesystem::path& folder) {
+    static std::atomic<unsigned> count{0};
+    return folder / (".kvsim-" + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp");
+}
+
+/// An open file, of a temporary name of its own in the folder of `path`. -1 and errno on failure.
+int create_temporary(std::filesystem::path& path) {
+    const std::filesystem::path folder = path.parent_path();
+    int fd = -1;
+    do {
+        path = temporary_name(folder);
+        fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (fd < 0 && errno == EEXIST);
+    return fd;
+}
+
+bool has_no_name(int fd) {
+    struct stat status {};
+    return ::fstat(fd, &status) == 0 && status.st_nlink == 0;
+}
+
+/// Names an unnamed file. Some systems make such files but do not link them: then by a copy. False and errno on failure.
+bool give_name(int fd, std::filesystem::path& path) {
+    const std::string link = "/proc/self/fd/" + std::to_string(fd);
+    while (::linkat(AT_FDCWD, link.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+        if (errno == EEXIST) {
+            path = temporary_name(path.parent_path());
+            continue;
+        }
+        const int copy = create_temporary(path);
+        if (copy < 0) return false;
+        struct stat status {};
+        if (::fstat(fd, &status) == 0) static_cast<void>(::fchmod(copy, status.st_mode & 07777U));
+        std::string block(buffer_bytes, '\0');
+        off_t at = 0;
+        ssize_t got = 0;
+        bool good = true;
+        while (good && (got = ::pread(fd, block.data(), block.size(), at)) > 0) {
+            at += got;
+            for (ssize_t done = 0; good && done < got;) {
+                const ssize_t written = ::write(copy, block.data() + done, static_cast<std::size_t>(got - done));
+                if (written < 0 && errno == EINTR) continue;
+                good = written >= 0;
+                done += written;
+            }
+        }
+        const int error = errno;
+        good = good && got == 0;
+        const bool closed = ::close(copy) == 0 || errno == EINTR;
+        if (!good) errno = error;
+        return good && closed;
+    }
+    return true;
+}
+
 struct Descriptor {
     int fd;
     explicit Descriptor(int f) : fd(f) {}
@@ -100,12 +156,10 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), tar
         fail_errno("write", path_, errno);
     }
 
-    // A short name of its own: NAME plus a suffix could exceed the longest allowed name.
-    static std::atomic<unsigned> count{0};
-    do {
-        temporary_ = parent / (".kvsim-" + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp");
-        fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (fd_ < 0 && errno == EEXIST);
+    // Without a name until it is finished, where the system can: so a killed process leaves nothing behind.
+    temporary_ = temporary_name(parent);
+    fd_ = ::open(parent.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+    if (fd_ < 0) fd_ = create_temporary(temporary_);
     if (fd_ < 0) fail_errno("write", path_, errno);
     if (exists) static_cast<void>(::fchmod(fd_, status.st_mode & 07777U));  // a courtesy; failing it loses nothing
 }
@@ -143,6 +197,7 @@ void AtomicFile::write_all(std::string_view rest) {
 void AtomicFile::finish() {
     KVSIM_CHECK(fd_ >= 0, "a file is finished once");
     flush();
+    if (!temporary_.empty() && has_no_name(fd_) && !give_name(fd_, temporary_)) fail_errno("write", path_, errno);
     const int fd = std::exchange(fd_, -1);
     // Network file systems report a full disk only here.
     if (::close(fd) != 0 && errno != EINTR) fail_errno("write", path_, errno);

@@ -54,8 +54,8 @@ bool is_part(const std::string& name) {
 }
 
 bool is_companion(const std::string& name) {
-    return name == "classes.csv" || (name.starts_with("classes-") && name.ends_with(".csv")) || name == "sweep.done" ||
-           (name.starts_with("shard-") && name.ends_with(".done"));
+    return name == "classes.csv" || name == "classes.done" ||
+           (name.starts_with("classes-") && (name.ends_with(".csv") || name.ends_with(".done")));
 }
 
 /// What holds the classes of a part's rows.
@@ -83,7 +83,7 @@ std::vector<std::string> lines_of(std::string_view text) {
 
 /// Where the proofs of a part's rows stand.
 fs::path proofs_of(const fs::path& part) {
-    return fs::path(part).replace_extension(".done");
+    return companion_of(part).replace_extension(".done");
 }
 
 /// What tells a run's rows by class complete: how many, and of which classes. "0" of none.

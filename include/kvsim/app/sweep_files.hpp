@@ -8,7 +8,7 @@
 //
 // Where requests have classes, each has its companion with a row per class: points/ROW.classes, classes-I-of-N.csv,
 // classes.csv. How many rows it has for each run, and of which classes, stands in the last line of points/ROW.csv, in
-// shard-I-of-N.done and in sweep.done.
+// classes-I-of-N.done and in classes.done.
 //
 // Every file appears complete or not at all.
 

@@ -13,8 +13,10 @@ namespace kvsim {
 /// more than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes = std::numeric_limits<std::size_t>::max());
 
-/// Buffered writer to a temporary name beside `path`; commit() flushes, checks every error and renames over `path`.
+/// Buffered writer to a temporary file beside `path`; commit() flushes, checks every error and renames over `path`.
 /// Without commit() (an exception, an interrupted run) the destructor removes the temporary file and `path` is untouched.
+/// Until finish() or commit() it has no name and goes with the process, however that ends; on file systems without unnamed
+/// files (NFS) a killed process leaves .kvsim-PID-N.tmp.
 /// A symbolic link is followed; a device, a pipe or anything under /dev or /proc is written in place, as it cannot be renamed
 /// over. Every failure (missing or unwritable folder, disk full) throws UserError with the path and the system's reason.
 class AtomicFile {

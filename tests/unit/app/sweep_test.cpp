@@ -244,7 +244,7 @@ TEST_CASE("sweep: the figures by class are the same whole, sharded, merged, kill
     SUBCASE("a companion that is gone, cut, renamed or not proven: merge refuses, resume makes it anew") {
         const fs::path companion = folder.path() / "parts/classes-1-of-2.csv";
         const std::string part = slurp(companion);
-        const std::string proofs = slurp(folder.path() / "parts/shard-1-of-2.done");
+        const std::string proofs = slurp(folder.path() / "parts/classes-1-of-2.done");
         const std::size_t last = part.rfind('\n', part.size() - 2) + 1;
         struct Damage {
             std::string what;
@@ -262,15 +262,15 @@ TEST_CASE("sweep: the figures by class are the same whole, sharded, merged, kill
                  Damage{"empty", "\n", proofs, "classes-1-of-2.csv"},
                  Damage{"cut", part.substr(0, part.size() - 9), proofs, "classes-1-of-2.csv"},
                  Damage{"renamed", renamed, proofs, "are not those of its run"},
-                 Damage{"without proofs", part, "", "shard-1-of-2.done is missing"},
-                 Damage{"proofs of another part", part, other, "shard-1-of-2.done"},
-                 Damage{"all gone", "", "", "shard-1-of-2.done is missing"},
+                 Damage{"without proofs", part, "", "classes-1-of-2.done is missing"},
+                 Damage{"proofs of another part", part, other, "classes-1-of-2.done"},
+                 Damage{"all gone", "", "", "classes-1-of-2.done is missing"},
              }) {
             CAPTURE(damage.what);
             fs::remove(companion);
-            fs::remove(folder.path() / "parts/shard-1-of-2.done");
+            fs::remove(folder.path() / "parts/classes-1-of-2.done");
             if (!damage.classes.empty()) folder.write("parts/classes-1-of-2.csv", damage.classes);
-            if (!damage.proofs.empty()) folder.write("parts/shard-1-of-2.done", damage.proofs);
+            if (!damage.proofs.empty()) folder.write("parts/classes-1-of-2.done", damage.proofs);
             const Finished refused = run_in(folder, {"merge", "parts", "--out", "m"});
             CHECK(refused.exit == 2);
             CAPTURE(refused.err);
