@@ -334,17 +334,17 @@ TEST_CASE("summary: a run that turns a good share away is overloaded, one that l
         o.counters.arrivals = o.counters.completed_by_last_arrival = 1000;
         return summarize(sample_info(), o);
     };
-    const SimDuration never(-1);
+    const SimDuration not_there(-1);
     CHECK(with(FinishReason::timed_out, 50, ms(1)).verdict == "stable");
     const Summary late = with(FinishReason::timed_out, 51, ms(1));
     CHECK(late.verdict == "overloaded");
     CHECK(late.turns_away);
     CHECK(has_warning(late, "overloaded: 5.1 % of the requests were turned away or gave up (0 found the queue full, 51 timed"));
-    CHECK(with(FinishReason::rejected, 50, never, 50).verdict == "stable");
-    CHECK(with(FinishReason::rejected, 51, never, 51).verdict == "overloaded");
+    CHECK(with(FinishReason::rejected, 50, not_there, 50).verdict == "stable");
+    CHECK(with(FinishReason::rejected, 51, not_there, 51).verdict == "overloaded");
     // Their length is no matter of the load.
     for (const FinishReason reason : {FinishReason::rejected, FinishReason::failed}) {
-        const Summary s = with(reason, 300, never);
+        const Summary s = with(reason, 300, not_there);
         CHECK(s.verdict == "stable");
         CHECK(s.lost == 300);
         CHECK(has_warning(s, "30 % of the requests are too long"));
@@ -352,7 +352,7 @@ TEST_CASE("summary: a run that turns a good share away is overloaded, one that l
     // A client that loses interest while it is served does so under any load.
     CHECK(with(FinishReason::cancelled, 300, ms(1)).verdict == "stable");
     CHECK(with(FinishReason::cancelled, 300, ms(1)).lost == 0);
-    CHECK(with(FinishReason::cancelled, 300, never).verdict == "overloaded");
+    CHECK(with(FinishReason::cancelled, 300, not_there).verdict == "overloaded");
     Outcome few = sample_outcome();
     few.counters.queue_full = 1;  // a quarter of four
     CHECK(summarize(sample_info(), few).verdict == "stable");
