@@ -121,21 +121,18 @@ constexpr std::array<Extra, 4> extras{
      {"queue_max_ms", "longest wait (ms)", 1, [](const Result& r) -> std::optional<double> { return r.summary.queue.max; }}}};
 
 /// Of the requests that did not complete, and how many of all met their limits. Every CSV and JSON has them, the table those
-/// that say something. As a Figure, but `of` where summary.csv has no such column.
+/// that say something.
 struct Fate {
     std::string_view column;
     std::string_view label;
     int digits;
     double scale = 1;
-    Cell (*of)(const Summary&) = nullptr;
 };
-constexpr std::array<Fate, 5> fates{
-    {{"timed_out", "timed out", 0},
-     {"cancelled", "cancelled", 0},
-     {"failed", "failed", 0, 1,
-      [](const Summary& s) -> Cell { return s.requests - s.completed - s.rejected - s.timed_out - s.cancelled; }},
-     {"goodput_req_s", "goodput (requests/s)", 3},
-     {"slo_attainment", "SLO met (%)", 2, 100}}};
+constexpr std::array<Fate, 5> fates{{{"timed_out", "timed out", 0},
+                                     {"cancelled", "cancelled", 0},
+                                     {"failed", "failed", 0},
+                                     {"goodput_req_s", "goodput (requests/s)", 3},
+                                     {"slo_attainment", "SLO met (%)", 2, 100}}};
 
 /// Classes and length groups, in one list.
 struct Group {
@@ -220,13 +217,13 @@ Cell cell_of(const Figure& figure, const Summary& summary) {
     return column_of(figure.column).get(summary);
 }
 Cell cell_of(const Fate& fate, const Summary& summary) {
-    return fate.of != nullptr ? fate.of(summary) : column_of(fate.column).get(summary);
+    return column_of(fate.column).get(summary);
 }
 std::string csv_text(const Figure& figure, const Summary& summary) {
     return cell_text(cell_of(figure, summary), column_of(figure.column).unit);
 }
 std::string csv_text(const Fate& fate, const Summary& summary) {
-    return cell_text(cell_of(fate, summary), fate.of != nullptr ? Unit::count : column_of(fate.column).unit);
+    return cell_text(cell_of(fate, summary), column_of(fate.column).unit);
 }
 
 /// Of Figures and Fates.

@@ -194,47 +194,6 @@ Held held_settings(const std::optional<std::string>& names, const std::vector<st
     return out;
 }
 
-/// A name that nothing has is told before anything runs; a candidate that an engine or its memory refuses is a row. `values`
-/// are names, or maps with one.
-void check_names(std::string_view option, std::string_view kind, const std::vector<std::string>& values,
-                 const std::vector<std::string_view>& known) {
-    for (const std::string& value : values) {
-        config::Diagnostics diagnostics;
-        config::Value root;
-        config::apply_set(root, "value=" + value, diagnostics);
-        const config::Value* name = root.find("value");
-        if (name != nullptr && name->is_map()) name = name->find("policy");
-        if (!diagnostics.ok() || name == nullptr || !name->is_scalar()) continue;  // told with the scenario
-        if (std::find(known.begin(), known.end(), name->scalar) != known.end()) continue;
-        std::string names;
-        for (const std::string_view one : known) names += (names.empty() ? "" : ", ") + std::string(one);
-        const std::string_view near = nearest(name->scalar, known);
-        throw UserError("error: --" + std::string(option) + ": '" + excerpt(name->scalar) + "' is no " + std::string(kind) +
-                        (near.empty() ? " (" + names + ")" : "; did you mean '" + std::string(near) + "'?"));
-    }
-}
-
-void check_names(const SweepPlan& plan) {
-    for (const SweepAxis& one : plan.axes) {
-        std::vector<std::string> values;
-        for (const auto& choice : one.choices) values.push_back(choice.front());
-        if (one.keys.front() == "engine.preset") {
-            std::vector<std::string_view> known;
-            for (const Preset& preset : presets()) known.push_back(preset.name);
-            check_names("preset", "preset", values, known);
-        } else if (one.keys.front() == order_key) {
-            std::vector<std::string_view> known;
-            for (const auto& entry : queue_orders()) known.push_back(entry.name);
-            // SGLang's own are no pieces.
-            for (const QueueOrder order :
-                 {QueueOrder::fcfs, QueueOrder::priority, QueueOrder::lpm, QueueOrder::dfs_weight, QueueOrder::lof}) {
-                if (std::find(known.begin(), known.end(), name_of(order)) == known.end()) known.push_back(name_of(order));
-            }
-            check_names("scheduling-policy", "scheduling policy", values, known);
-        }
-    }
-}
-
 /// Adds an axis unless it is held or has nothing to choose from.
 void add(std::vector<SweepAxis>& axes, SweepAxis more, const Held& held) {
     const bool is_held =
@@ -933,7 +892,7 @@ int tune_command(const std::vector<std::string>& args) {
     const Held held = held_settings(hold, request.sweep.sets);
     if (hold && lists) throw UserError("error: --hold is for a search without lists: with lists only these vary");
     std::optional<SweepPlan> listed;
-    if (lists) check_names(listed.emplace(plan_load(request)));
+    if (lists) listed.emplace(plan_load(request));
     LoadRequest own_request = request;
     own_request.sweep = alone;
     const SweepPlan own_plan = plan_load(own_request);
