@@ -1,6 +1,7 @@
 #include "kvsim/random/draw_buffer.hpp"
 
-#include <bit>
+#include <tuple>
+#include <utility>
 
 #include "kvsim/base/check.hpp"
 
@@ -14,32 +15,67 @@ namespace {
 
 #ifdef KVSIM_AVX2
 
-/// A register holds one word of four streams in the low halves of its 64-bit lanes; what gathers in the high halves is never
-/// read. A round's keys lie in one lane, the second in the high half, so it is added before the shift.
+#define KVSIM_AVX2_INLINE __attribute__((target("avx2"), always_inline)) inline
+
+/// The lower (upper) halves of the 64-bit lanes of `even` and `odd`: of each 128 bits two of the one, then two of the other.
+KVSIM_AVX2_INLINE __m256i lows(__m256i even, __m256i odd) {
+    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(even), _mm256_castsi256_ps(odd), 0x88));
+}
+KVSIM_AVX2_INLINE __m256i highs(__m256i even, __m256i odd) {
+    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(even), _mm256_castsi256_ps(odd), 0xDD));
+}
+KVSIM_AVX2_INLINE __m256i exclusive_or(__m256i a, __m256i b, __m256i c) {
+    return _mm256_xor_si256(_mm256_xor_si256(a, b), c);
+}
+
+/// Products of the words of eight streams, those in the even and those in the odd places.
+struct Products {
+    __m256i even, odd;
+};
+KVSIM_AVX2_INLINE Products times(__m256i words, __m256i factor) {
+    return {_mm256_mul_epu32(words, factor), _mm256_mul_epu32(_mm256_srli_epi64(words, 32), factor)};
+}
+
+/// A block of each of eight streams. In c0 and c1 the streams lie in the order p q r s of each 128 bits, in c2 and c3 as p r q
+/// s: taking the halves of even and odd products leads from the one to the other, as a round does with the words.
+struct EightBlocks {
+    __m256i c0, c1, c2, c3;
+};
+struct EightKeys {
+    __m256i first, second;
+};
+KVSIM_AVX2_INLINE EightBlocks philox_round(const EightBlocks& x, const EightKeys& key) {
+    const Products a = times(x.c0, _mm256_set1_epi32(static_cast<int>(0xD2511F53)));
+    const Products b = times(x.c2, _mm256_set1_epi32(static_cast<int>(0xCD9E8D57)));
+    return {exclusive_or(highs(b.even, b.odd), x.c1, key.first), lows(b.even, b.odd),
+            exclusive_or(highs(a.even, a.odd), x.c3, key.second), lows(a.even, a.odd)};
+}
+
+/// Streams index ... index + 7, so placed that store() finds p q of both 128 bits, then r s.
+KVSIM_AVX2_INLINE EightBlocks counters(std::uint64_t index) {
+    const __m256i first = _mm256_set1_epi64x(static_cast<std::int64_t>(index));
+    const __m256i even = _mm256_add_epi64(first, _mm256_set_epi64x(6, 2, 4, 0));
+    const __m256i odd = _mm256_add_epi64(first, _mm256_set_epi64x(7, 3, 5, 1));
+    const __m256i zero = _mm256_setzero_si256();
+    return {zero, zero, lows(even, odd), highs(even, odd)};
+}
+KVSIM_AVX2_INLINE void store(std::uint64_t* to, __m256i low, __m256i high) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_unpacklo_epi32(low, high));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 4), _mm256_unpackhi_epi32(low, high));
+}
+
 template <bool both>
-__attribute__((target("avx2"))) void fill_by_four(const PhiloxSchedule& schedule, std::uint64_t index, std::size_t n,
-                                                  std::uint64_t* first, std::uint64_t* second) {
-    const __m256i first_factor = _mm256_set1_epi64x(0xD2511F53);
-    const __m256i second_factor = _mm256_set1_epi64x(0xCD9E8D57);
-    for (std::size_t i = 0; i < n; i += 4) {
-        __m256i c0 = _mm256_setzero_si256();
-        __m256i c1 = c0;
-        __m256i c2 = _mm256_add_epi64(_mm256_set1_epi64x(static_cast<std::int64_t>(index + i)), _mm256_set_epi64x(3, 2, 1, 0));
-        __m256i c3 = _mm256_srli_epi64(c2, 32);
-        for (const PhiloxKey& round : schedule) {
-            const __m256i keys = _mm256_set1_epi64x(std::bit_cast<std::int64_t>(round));
-            const __m256i a = _mm256_mul_epu32(first_factor, c0);
-            const __m256i b = _mm256_mul_epu32(second_factor, c2);
-            c0 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), c1), keys);
-            c1 = b;
-            c2 = _mm256_xor_si256(_mm256_srli_epi64(_mm256_xor_si256(a, keys), 32), c3);
-            c3 = a;
-        }
-        const auto store = [](std::uint64_t * to, __m256i low, __m256i high) __attribute__((target("avx2"))) {
-            _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_blend_epi32(low, _mm256_slli_epi64(high, 32), 0xAA));
-        };
-        store(first + i, c0, c1);
-        if constexpr (both) store(second + i, c2, c3);
+__attribute__((target("avx2"))) void fill_by_eight(const PhiloxSchedule& schedule, std::uint64_t index, std::size_t n,
+                                                   std::uint64_t* first, std::uint64_t* second) {
+    std::array<EightKeys, std::tuple_size_v<PhiloxSchedule>> keys;
+    for (std::size_t i = 0; i < keys.size(); ++i)
+        keys[i] = {_mm256_set1_epi32(static_cast<int>(schedule[i][0])), _mm256_set1_epi32(static_cast<int>(schedule[i][1]))};
+    for (std::size_t i = 0; i < n; i += 8) {
+        EightBlocks x = counters(index + i);
+        for (const EightKeys& key : keys) x = philox_round(x, key);
+        store(first + i, x.c0, x.c1);
+        constexpr int as_first = _MM_SHUFFLE(3, 1, 2, 0);
+        if constexpr (both) store(second + i, _mm256_shuffle_epi32(x.c2, as_first), _mm256_shuffle_epi32(x.c3, as_first));
     }
 }
 
@@ -51,7 +87,7 @@ const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
 template <bool both>
 void fill(const PhiloxSchedule& schedule, std::uint64_t index, std::size_t n, std::uint64_t* first, std::uint64_t* second) {
 #ifdef KVSIM_AVX2
-    if (has_avx2) return fill_by_four<both>(schedule, index, n, first, second);
+    if (has_avx2) return fill_by_eight<both>(schedule, index, n, first, second);
 #endif
     for (std::size_t i = 0; i < n; ++i) {
         const std::uint64_t stream = index + i;
@@ -65,12 +101,12 @@ void fill(const PhiloxSchedule& schedule, std::uint64_t index, std::size_t n, st
 }  // namespace
 
 void first_draws(const StreamKey& key, std::uint64_t first, std::span<std::uint64_t> out) {
-    KVSIM_DCHECK(out.size() % 4 == 0, "draws are made four at a time");
+    KVSIM_DCHECK(out.size() % 8 == 0, "draws are made eight at a time");
     fill<false>(key.schedule(), first, out.size(), out.data(), nullptr);
 }
 
 void DrawBuffer::fill(std::uint64_t index) {
-    static_assert(size % 4 == 0);
+    static_assert(size % 8 == 0);
     begin_ = index;
     empty_ = false;
     kvsim::fill<true>(schedule_, index, size, draws_[0].data(), draws_[1].data());

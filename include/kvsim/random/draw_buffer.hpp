@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-/// What StreamKey::first_u64() gives for the streams first, first + 1, ...; their number is a multiple of 4.
+/// What StreamKey::first_u64() gives for the streams first, first + 1, ...; their number is a multiple of 8.
 void first_draws(const StreamKey& key, std::uint64_t first, std::span<std::uint64_t> out);
 
 /// For streams asked about in ascending order; any other order gives the same draws at a higher price.
