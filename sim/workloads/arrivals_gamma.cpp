@@ -61,11 +61,12 @@ public:
             first_draws(key_, i + done, bits);
             standard_exponentials(std::span(bits).first(n), out.subspan(done, n));
         }
-        for (double& gap : out) gap *= scale_ns_;
+        const double scale_ns = scale_ns_;  // not one of `out`, which the compiler cannot know
+        for (double& gap : out) gap *= scale_ns;
     }
 
 private:
-    static constexpr std::size_t batch = 32;
+    static constexpr std::size_t batch = 64;
     StreamKey key_;
     mutable DrawBuffer draws_;
     double scale_ns_;

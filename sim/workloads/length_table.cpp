@@ -31,32 +31,26 @@ void LengthTable::build(std::int64_t draws) {
     last_ = upper_.size();
     upper_.push_back(std::numeric_limits<std::uint64_t>::max());
 
-    const int guide_bits = std::clamp(static_cast<int>(std::bit_width(last_)), 6, 14);
+    const int guide_bits = std::clamp(static_cast<int>(std::bit_width(last_)) + 2, 6, 14);
     guide_shift_ = 64 - guide_bits;
     guide_.resize(std::size_t{1} << guide_bits);
     std::size_t k = 0;
     for (std::size_t cell = 0; cell < guide_.size(); ++cell) {
         const std::uint64_t least_u = static_cast<std::uint64_t>(cell) << (53 - guide_bits) | 1;
         while (least_u > upper_[k]) ++k;
-        guide_[cell] = static_cast<std::uint32_t>(k);
         const std::uint64_t greatest_u = least_u | ((std::uint64_t{1} << (53 - guide_bits)) - 1);
-        if (k < last_ && greatest_u + 2 * guard < upper_[k])
-            guide_[cell] = whole_cell + static_cast<std::uint32_t>(first_ + static_cast<std::int64_t>(k));
+        const bool whole = k < last_ && greatest_u + 2 * guard < upper_[k];
+        guide_[cell] = static_cast<std::int32_t>(whole ? first_ + static_cast<std::int64_t>(k) : ~static_cast<std::int64_t>(k));
     }
 }
 
-void LengthTable::sample(std::span<const std::uint64_t> bits, std::span<std::int64_t> out) const {
-    if (last_ == 0) {
-        for (std::size_t i = 0; i < bits.size(); ++i) out[i] = law_.sample(to_uniform(bits[i]));
-        return;
+std::int64_t LengthTable::search(std::uint64_t bits, std::size_t k) const {
+    if (last_ != 0) {
+        const std::uint64_t u = bits >> 11 | 1;  // of 2^53
+        while (u > upper_[k]) ++k;
+        if (k < last_ && u + 2 * guard < upper_[k]) return first_ + static_cast<std::int64_t>(k);
     }
-    // What is written could be `*this`, for all the compiler knows.
-    const std::uint32_t* const guide = guide_.data();
-    const int shift = guide_shift_;
-    for (std::size_t i = 0; i < bits.size(); ++i) {
-        const std::uint32_t cell = guide[bits[i] >> shift];
-        out[i] = cell >= whole_cell ? static_cast<std::int64_t>(cell - whole_cell) : sample(bits[i]);
-    }
+    return law_.sample(to_uniform(bits));
 }
 
 }  // namespace kvsim

@@ -2,7 +2,6 @@
 // Draws from a length law by table look-up instead of logarithms and exponentials, with the law's own result on every draw.
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "kvsim/model/workload_pieces.hpp"
@@ -22,32 +21,25 @@ public:
     void build(std::int64_t draws);
 
     [[nodiscard]] std::int64_t sample(std::uint64_t bits) const {
-        if (last_ != 0) {
-            std::size_t k = guide_[bits >> guide_shift_];
-            if (k >= whole_cell) return static_cast<std::int64_t>(k - whole_cell);
-            const std::uint64_t u = bits >> 11 | 1;  // of 2^53
-            while (u > upper_[k]) ++k;
-            if (k < last_ && u + 2 * guard < upper_[k]) return first_ + static_cast<std::int64_t>(k);
-        }
-        return law_.sample(to_uniform(bits));
+        const std::int64_t cell = guide_[bits >> guide_shift_];
+        return cell >= 0 ? cell : search(bits, static_cast<std::size_t>(~cell));
     }
-    /// The same for each of `bits`, into as many.
-    void sample(std::span<const std::uint64_t> bits, std::span<std::int64_t> out) const;
     [[nodiscard]] std::size_t size() const { return last_; }
 
     static constexpr std::uint64_t guard = std::uint64_t{1} << 13;  ///< 2^-40 in units of 2^-53
 
 private:
-    static constexpr std::uint32_t whole_cell = std::uint32_t{1} << 31;
+    /// The thresholds from `k` on, then the formula.
+    [[nodiscard]] std::int64_t search(std::uint64_t bits, std::size_t k) const;
 
     const LengthLaw& law_;
     std::int64_t first_ = 0;            // the shortest length
     std::size_t last_ = 0;              // entries; upper_[last_] stops the search
     std::vector<std::uint64_t> upper_;  // k: u at or below threshold k + guard is at most length first_ + k
-    // By leading bits of u: whole_cell + the length if all u that begin so have the same, else the first k whose upper_ is not
-    // below all of them.
-    std::vector<std::uint32_t> guide_;
-    int guide_shift_ = 0;
+    // By leading bits of u: the length if all u that begin so have the same, else ~k of the first k whose upper_ is not below
+    // all of them.
+    std::vector<std::int32_t> guide_{~0, ~0};
+    int guide_shift_ = 63;
 };
 
 }  // namespace kvsim

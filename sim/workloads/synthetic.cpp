@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <exception>
+#include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -34,27 +37,36 @@ public:
             for (std::int64_t i = 0; i < requests_; ++i) sum.add(laws_.arrivals->gap_ns(static_cast<std::uint64_t>(i)));
             const double target = static_cast<double>(requests_) / laws_.arrivals->info().rate * 1e9;
             if (sum.rounded() > 0) stretch_ = target / static_cast<double>(sum.rounded());
-            last_ = static_cast<std::int64_t>(std::floor(target + 0.5));
+            last_ = latest_ = static_cast<std::int64_t>(std::floor(target + 0.5));
         }
-        advance();
+        if (laws_.duration) end_ = laws_.duration->count();
+        look_ahead();
     }
 
-    [[nodiscard]] std::optional<SimTime> next_time() override { return next_; }
+    [[nodiscard]] std::optional<SimTime> next_time() override {
+        look_ahead();
+        if (ahead_.empty()) return std::nullopt;
+        return ahead_.front().time;
+    }
     [[nodiscard]] bool closed_loop() const override { return false; }
     [[nodiscard]] bool outputs_are_private() const override { return true; }
 
     void pop(Arrival& out) override {
-        KVSIM_CHECK(next_, "pop() without a request");
-        const auto i = static_cast<RequestId>(index_);
-        const std::size_t at = place(index_);
-        out.time = *next_;
-        out.prompt_tokens = ahead_.prompts[at];
-        out.output_tokens = ahead_.outputs[at];
+        KVSIM_CHECK(!ahead_.empty(), "pop() without a request");
+        const auto i = static_cast<RequestId>(drawn_ - std::ssize(ahead_));
+        const PlainArrival& next = ahead_.front();
+        out.time = next.time;
+        out.prompt_tokens = next.prompt_tokens;
+        out.output_tokens = next.output_tokens;
         out.output_base = own_output_base(i);
         out.prompt.clear();
         if (laws_.prefix) prepend_prefix(*laws_.prefix, i, out);
-        ++index_;
-        advance();
+        ahead_ = ahead_.subspan(1);
+    }
+    [[nodiscard]] std::span<const PlainArrival> take_plain() override {
+        if (laws_.prefix) return {};
+        look_ahead();
+        return std::exchange(ahead_, {});
     }
 
     [[nodiscard]] std::optional<std::int64_t> size_hint() const override {
@@ -62,26 +74,51 @@ public:
     }
 
 private:
-    static constexpr std::size_t batch = 32;
+    static constexpr std::size_t batch = 64;
     /// Small runs end before tables would pay; the first event does not wait for them.
     static constexpr std::int64_t draws_before_tables = 1024;
     static_assert(draws_before_tables % batch == 0);
 
-    static std::size_t place(std::int64_t index) { return static_cast<std::size_t>(index) % batch; }
+    void look_ahead() {
+        if (!ahead_.empty() || drawn_ >= requests_) return;
+        if (!too_late_) draw_ahead();
+        if (ahead_.empty() && too_late_) std::rethrow_exception(too_late_);
+    }
 
-    /// Requests index_ ... index_ + batch - 1: nothing that happens meanwhile changes them.
+    /// The next requests, which nothing that happens meanwhile changes.
     [[gnu::noinline]] void draw_ahead() {
-        if (index_ == draws_before_tables) {
-            prompt_table_.build(requests_ - index_);
-            output_table_.build(requests_ - index_);
+        if (drawn_ == draws_before_tables) {
+            prompt_table_.build(requests_ - drawn_);
+            output_table_.build(requests_ - drawn_);
         }
-        const auto first = static_cast<std::uint64_t>(index_);
-        laws_.arrivals->gaps_ns(first, ahead_.gaps_ns);
-        std::array<std::uint64_t, batch> bits;
-        first_draws(prompt_key_, first, bits);
-        prompt_table_.sample(bits, ahead_.prompts);
-        first_draws(output_key_, first, bits);
-        output_table_.sample(bits, ahead_.outputs);
+        const auto first = static_cast<std::uint64_t>(drawn_);
+        std::array<double, batch> gaps_ns;
+        std::array<std::uint64_t, batch> prompts;
+        std::array<std::uint64_t, batch> outputs;
+        laws_.arrivals->gaps_ns(first, gaps_ns);
+        first_draws(prompt_key_, first, prompts);
+        first_draws(output_key_, first, outputs);
+
+        const std::int64_t most = std::min<std::int64_t>(batch, requests_ - drawn_);
+        // The stretched sum misses its end by rounding; the last arrival is exact and none comes after it.
+        const std::int64_t stretched_to_end = last_ ? requests_ - 1 - drawn_ : -1;
+        std::size_t n = 0;
+        GapSum sum = sum_;
+        try {
+            for (; n < static_cast<std::size_t>(most); ++n) {
+                sum.add(gaps_ns[n] * stretch_);
+                const std::int64_t t =
+                    static_cast<std::int64_t>(n) == stretched_to_end ? latest_ : std::min(sum.rounded(), latest_);
+                if (t > end_) {
+                    requests_ = drawn_ + static_cast<std::int64_t>(n);
+                    break;
+                }
+                plain_[n] = {SimTime(SimDuration(t)), prompt_table_.sample(prompts[n]), output_table_.sample(outputs[n])};
+            }
+        } catch (const UserError&) { too_late_ = std::current_exception(); }
+        sum_ = sum;
+        drawn_ += static_cast<std::int64_t>(n);
+        ahead_ = std::span(plain_).first(n);
     }
 
     [[gnu::noinline]] void prepend_prefix(const PrefixLaw& prefix, RequestId i, Arrival& out) {
@@ -104,22 +141,6 @@ private:
         return tokens;
     }
 
-    void advance() {
-        next_.reset();
-        if (index_ >= requests_) return;
-        const std::size_t at = place(index_);
-        if (at == 0) draw_ahead();
-        sum_.add(ahead_.gaps_ns[at] * stretch_);
-        std::int64_t t = sum_.rounded();
-        // The stretched sum misses its end by rounding; the last arrival is exact and none comes after it.
-        if (last_) t = index_ + 1 == requests_ ? *last_ : std::min(t, *last_);
-        if (laws_.duration && t > laws_.duration->count()) {
-            requests_ = index_;
-            return;
-        }
-        next_ = SimTime(SimDuration(t));
-    }
-
     SyntheticLaws laws_;
     StreamKey prompt_key_;
     StreamKey output_key_;
@@ -129,16 +150,15 @@ private:
     LengthTable prompt_table_;
     LengthTable output_table_;
     std::vector<std::int64_t> prefix_tokens_;  // by group; -1: not drawn yet
-    std::int64_t index_ = 0;
     GapSum sum_;
     double stretch_ = 1;
     std::optional<std::int64_t> last_;
-    std::optional<SimTime> next_;
-    struct {
-        std::array<double, batch> gaps_ns;
-        std::array<std::int64_t, batch> prompts;
-        std::array<std::int64_t, batch> outputs;
-    } ahead_{};  // requests from the last multiple of `batch` on
+    std::int64_t latest_ = std::numeric_limits<std::int64_t>::max();
+    std::int64_t end_ = std::numeric_limits<std::int64_t>::max();
+    std::array<PlainArrival, batch> plain_;
+    std::span<const PlainArrival> ahead_;  // of plain_: not taken yet
+    std::int64_t drawn_ = 0;               // up to the end of plain_
+    std::exception_ptr too_late_;          // what stands behind them
 };
 
 }  // namespace

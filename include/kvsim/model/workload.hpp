@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,14 @@ struct Arrival {
     }
 };
 
+/// A request of which there is no more to tell: one output, no name, no timeout; its prompt and its output (from
+/// own_output_base() on, model/token_ids.hpp) are tokens nobody else has.
+struct PlainArrival {
+    SimTime time{};
+    std::int64_t prompt_tokens = 0;
+    std::int64_t output_tokens = 0;
+};
+
 class Workload {
 public:
     virtual ~Workload() = default;
@@ -66,6 +75,9 @@ public:
     /// Takes the next request into `out`, a new Arrival or the one of the last pop(), of which only `prompt` may have changed;
     /// only after next_time() gave a time. Reading a trace may throw UserError.
     virtual void pop(Arrival& out) = 0;
+    /// Takes the next requests, instead of pop(), as many as are plain and ready; they are there until the next call of a
+    /// member. Empty: next_time() tells whether there are more.
+    [[nodiscard]] virtual std::span<const PlainArrival> take_plain() { return {}; }
     /// Tells a closed loop that request `id` left the system at `now` with `outputs` received tokens. Called in the order of
     /// leaving; a request that timed out at the client before it was sent leaves when its turn would have come.
     virtual void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) {

@@ -165,6 +165,48 @@ TEST_CASE("shared prefixes come before the request's own tokens") {
     CHECK(sizes.size() == 4);
 }
 
+TEST_CASE("plain arrivals are the requests that are popped, one by one or many at once") {
+    const std::string law =
+        "prompt_tokens: {distribution: lognormal, p50: 400, p90: 1000}\n"
+        "output_tokens: {distribution: exponential, mean: 300}";
+    for (const char* arrivals : {"requests: 3001\narrivals: {process: poisson, rate: 20/s}\n",
+                                 "requests: 3\narrivals: {process: poisson, rate: 20/s, rescale: true}\n",
+                                 "requests: 1088\narrivals: {process: gamma, rate: 20/s, burstiness: 0.5, rescale: true}\n",
+                                 "duration: 30s\narrivals: {process: poisson, rate: 20/s}\n",
+                                 "duration: 1ms\narrivals: {process: constant, rate: 20/s}\n",
+                                 "requests: 700\narrivals: {process: ramp, from: 1/s, to: 20/s, duration: 30s}\n"}) {
+        CAPTURE(arrivals);
+        const std::vector<Arrival> popped = drain(*workload(arrivals + law));
+        for (const std::size_t pops_between : {std::size_t{0}, std::size_t{1}, std::size_t{70}}) {
+            auto w = workload(arrivals + law);
+            std::size_t i = 0;
+            int differing = 0;
+            const auto compare = [&](SimTime time, std::int64_t prompt, std::int64_t output) {
+                REQUIRE(i < popped.size());
+                const Arrival& expected = popped[i++];
+                differing += time != expected.time || prompt != expected.prompt_tokens || output != expected.output_tokens;
+            };
+            while (w->next_time()) {
+                const std::span<const PlainArrival> many = w->take_plain();
+                CHECK(!many.empty());
+                for (const PlainArrival& a : many) compare(a.time, a.prompt_tokens, a.output_tokens);
+                for (std::size_t k = 0; k < pops_between && w->next_time(); ++k) {
+                    Arrival a;
+                    w->pop(a);
+                    CHECK(a.output_base == own_output_base(static_cast<RequestId>(i)));
+                    compare(a.time, a.prompt_tokens, a.output_tokens);
+                }
+            }
+            CHECK(w->take_plain().empty());
+            CHECK(i == popped.size());
+            CHECK(differing == 0);
+        }
+    }
+    auto shared = workload("requests: 5\narrivals: {process: poisson, rate: 1/s}" + lengths + "prefix: {tokens: 100}");
+    CHECK(shared->take_plain().empty());
+    CHECK(drain(*shared).size() == 5);
+}
+
 TEST_CASE("token ids of different owners do not overlap") {
     constexpr std::uint64_t longest = static_cast<std::uint64_t>(max_request_tokens);
     CHECK(own_prompt_base(5) + longest < own_output_base(5));
@@ -196,9 +238,20 @@ TEST_CASE("workloads that are wrong") {
 }
 
 TEST_CASE("arrivals beyond the clock are the user's error") {
-    auto w = workload("requests: 5\nrate_scale: 1e-12\narrivals: {process: constant, rate: 1000/s}" + lengths);
+    const std::string late = "requests: 5\nrate_scale: 1e-12\narrivals: {process: constant, rate: 1000/s}" + lengths;
+    auto w = workload(late);
     Arrival a;
-    for (int i = 0; i < 3; ++i) w->pop(a);
-    CHECK_THROWS_AS(w->pop(a), UserError);
+    for (int i = 0; i < 4; ++i) {
+        REQUIRE(w->next_time());
+        w->pop(a);
+    }
+    CHECK_THROWS_AS(static_cast<void>(w->next_time()), UserError);
+    w = workload(late);
+    CHECK(w->take_plain().size() == 4);
+    CHECK_THROWS_AS(static_cast<void>(w->take_plain()), UserError);
+    CHECK_THROWS_AS(static_cast<void>(w->next_time()), UserError);
+    // Nobody asks for what lies behind the last one.
+    w = workload("requests: 4" + late.substr(late.find('\n')));
+    CHECK(drain(*w).size() == 4);
     CHECK_THROWS_AS(workload("requests: 5\nrate_scale: 1e-15\narrivals: {process: constant, rate: 1/h}" + lengths), UserError);
 }
