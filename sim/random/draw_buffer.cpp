@@ -1,7 +1,8 @@
 #include "kvsim/random/draw_buffer.hpp"
 
+#include <array>
+#include <cstddef>
 #include <tuple>
-#include <utility>
 
 #include "kvsim/base/check.hpp"
 
@@ -32,12 +33,12 @@ KVSIM_AVX2_INLINE __m256i exclusive_or(__m256i a, __m256i b, __m256i c) {
 struct Products {
     __m256i even, odd;
 };
-KVSIM_AVX2_INLINE Products times(__m256i words, __m256i factor) {
+KVSIM_AVX2_INLINE Products products(__m256i words, __m256i factor) {
     return {_mm256_mul_epu32(words, factor), _mm256_mul_epu32(_mm256_srli_epi64(words, 32), factor)};
 }
 
-/// A block of each of eight streams. In c0 and c1 the streams lie in the order p q r s of each 128 bits, in c2 and c3 as p r q
-/// s: taking the halves of even and odd products leads from the one to the other, as a round does with the words.
+/// A block of each of eight streams. Those of each 128 bits lie in the order p q r s in c0 and c1, in the order p r q s in c2
+/// and c3: taking the halves of even and odd products leads from the one order to the other, as a round does with the words.
 struct EightBlocks {
     __m256i c0, c1, c2, c3;
 };
@@ -45,8 +46,8 @@ struct EightKeys {
     __m256i first, second;
 };
 KVSIM_AVX2_INLINE EightBlocks philox_round(const EightBlocks& x, const EightKeys& key) {
-    const Products a = times(x.c0, _mm256_set1_epi32(static_cast<int>(0xD2511F53)));
-    const Products b = times(x.c2, _mm256_set1_epi32(static_cast<int>(0xCD9E8D57)));
+    const Products a = products(x.c0, _mm256_set1_epi32(static_cast<int>(0xD2511F53)));
+    const Products b = products(x.c2, _mm256_set1_epi32(static_cast<int>(0xCD9E8D57)));
     return {exclusive_or(highs(b.even, b.odd), x.c1, key.first), lows(b.even, b.odd),
             exclusive_or(highs(a.even, a.odd), x.c3, key.second), lows(a.even, a.odd)};
 }

@@ -37,9 +37,8 @@ public:
             for (std::int64_t i = 0; i < requests_; ++i) sum.add(laws_.arrivals->gap_ns(static_cast<std::uint64_t>(i)));
             const double target = static_cast<double>(requests_) / laws_.arrivals->info().rate * 1e9;
             if (sum.rounded() > 0) stretch_ = target / static_cast<double>(sum.rounded());
-            last_ = latest_ = static_cast<std::int64_t>(std::floor(target + 0.5));
+            last_ = SimTime(SimDuration(static_cast<std::int64_t>(std::floor(target + 0.5))));
         }
-        if (laws_.duration) end_ = laws_.duration->count();
         look_ahead();
     }
 
@@ -99,26 +98,37 @@ private:
         first_draws(prompt_key_, first, prompts);
         first_draws(output_key_, first, outputs);
 
-        const std::int64_t most = std::min<std::int64_t>(batch, requests_ - drawn_);
-        // The stretched sum misses its end by rounding; the last arrival is exact and none comes after it.
-        const std::int64_t stretched_to_end = last_ ? requests_ - 1 - drawn_ : -1;
+        const std::span<PlainArrival> next = with_times(gaps_ns);
+        for (std::size_t i = 0; i < next.size(); ++i) {
+            next[i].prompt_tokens = prompt_table_.sample(prompts[i]);
+            next[i].output_tokens = output_table_.sample(outputs[i]);
+        }
+        drawn_ += std::ssize(next);
+        ahead_ = next;
+    }
+
+    /// Those of plain_ that come, after one of the gaps each.
+    std::span<PlainArrival> with_times(std::span<const double> gaps_ns) {
+        const auto most = static_cast<std::size_t>(std::min<std::int64_t>(batch, requests_ - drawn_));
         std::size_t n = 0;
-        GapSum sum = sum_;
         try {
-            for (; n < static_cast<std::size_t>(most); ++n) {
+            GapSum sum = sum_;
+            for (; n < most; ++n) {
                 sum.add(gaps_ns[n] * stretch_);
-                const std::int64_t t =
-                    static_cast<std::int64_t>(n) == stretched_to_end ? latest_ : std::min(sum.rounded(), latest_);
-                if (t > end_) {
-                    requests_ = drawn_ + static_cast<std::int64_t>(n);
-                    break;
-                }
-                plain_[n] = {SimTime(SimDuration(t)), prompt_table_.sample(prompts[n]), output_table_.sample(outputs[n])};
+                plain_[n].time = SimTime(SimDuration(sum.rounded()));
             }
+            sum_ = sum;
         } catch (const UserError&) { too_late_ = std::current_exception(); }
-        sum_ = sum;
-        drawn_ += static_cast<std::int64_t>(n);
-        ahead_ = std::span(plain_).first(n);
+        const std::span<PlainArrival> all = std::span(plain_).first(n);
+        if (last_) {  // the stretched sum misses it by rounding; the last arrival is exact and none comes after it
+            for (PlainArrival& a : all) a.time = std::min(a.time, *last_);
+            if (drawn_ + std::ssize(all) == requests_) all.back().time = *last_;
+        }
+        if (!laws_.duration || all.empty() || all.back().time <= SimTime(*laws_.duration)) return all;
+        const auto after = [](SimDuration end, const PlainArrival& a) { return end < a.time.time_since_epoch(); };
+        const auto end = std::upper_bound(all.begin(), all.end(), *laws_.duration, after);
+        requests_ = drawn_ + (end - all.begin());
+        return {all.begin(), end};
     }
 
     [[gnu::noinline]] void prepend_prefix(const PrefixLaw& prefix, RequestId i, Arrival& out) {
@@ -152,9 +162,7 @@ private:
     std::vector<std::int64_t> prefix_tokens_;  // by group; -1: not drawn yet
     GapSum sum_;
     double stretch_ = 1;
-    std::optional<std::int64_t> last_;
-    std::int64_t latest_ = std::numeric_limits<std::int64_t>::max();
-    std::int64_t end_ = std::numeric_limits<std::int64_t>::max();
+    std::optional<SimTime> last_;
     std::array<PlainArrival, batch> plain_;
     std::span<const PlainArrival> ahead_;  // of plain_: not taken yet
     std::int64_t drawn_ = 0;               // up to the end of plain_

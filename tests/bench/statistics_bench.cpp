@@ -5,10 +5,12 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kvsim/base/histogram.hpp"
 #include "kvsim/model/workload_pieces.hpp"
+#include "kvsim/random/draw_buffer.hpp"
 #include "kvsim/random/stream.hpp"
 #include "kvsim/report/quantile.hpp"
 #include "kvsim/report/summary.hpp"
@@ -71,6 +73,20 @@ void philox_draw(benchmark::State& state) {
 }
 BENCHMARK(philox_draw);
 
+void philox_draws(benchmark::State& state) {
+    const StreamKey key(1, "bench");
+    std::array<std::uint64_t, 64> draws;
+    std::uint64_t i = 0;
+    for (auto _ : state) {
+        first_draws(key, i, draws);
+        benchmark::DoNotOptimize(draws.data());
+        benchmark::ClobberMemory();
+        i += draws.size();
+    }
+    state.SetItemsProcessed(static_cast<std::int64_t>(i));
+}
+BENCHMARK(philox_draws);
+
 void length_law(benchmark::State& state, const char* text) {
     const config::Value tree = yaml(std::string("tokens: ") + text);
     config::Diagnostics diagnostics;
@@ -115,6 +131,19 @@ void synthetic_request(benchmark::State& state) {
     state.SetItemsProcessed(state.iterations());
 }
 BENCHMARK(synthetic_request);
+
+/// The same, many at once.
+void synthetic_plain(benchmark::State& state) {
+    const app::Prepared p = prepared({"workload.requests=1000000000"});
+    std::span<const PlainArrival> ahead;
+    for (auto _ : state) {
+        if (ahead.empty()) ahead = p.workload->take_plain();
+        benchmark::DoNotOptimize(ahead.front());
+        ahead = ahead.subspan(1);
+    }
+    state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(synthetic_plain);
 
 }  // namespace
 }  // namespace kvsim::bench
