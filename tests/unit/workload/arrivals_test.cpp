@@ -1,7 +1,9 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <span>
 
+#include "../../../sim/workloads/gap_sum.hpp"
 #include "kvsim/random/distribution.hpp"
 #include "unit/workload/support.hpp"
 
@@ -165,16 +167,41 @@ TEST_CASE("shared prefixes come before the request's own tokens") {
     CHECK(sizes.size() == 4);
 }
 
+TEST_CASE("request i is what its own streams say, through all batches and tables") {
+    const std::string prompts = "{distribution: lognormal, p50: 400, p90: 1000}";
+    const std::string outputs = "{distribution: exponential, mean: 300}";
+    auto w = workload(
+        "requests: 20000\narrivals: {process: poisson, rate: 20/s}\nprompt_tokens: " + prompts + "\noutput_tokens: " + outputs,
+        3);
+    const auto prompt_law = test::law(prompts);
+    const auto output_law = test::law(outputs);
+    const StreamKey gap_key(3, "arrivals");
+    const StreamKey prompt_key(3, "prompt_tokens");
+    const StreamKey output_key(3, "output_tokens");
+    GapSum sum;
+    int differing = 0;
+    std::uint64_t i = 0;
+    for (const Arrival& a : drain(*w)) {
+        sum.add(1e9 / 20 * standard_exponential(gap_key.first_u64(i)));
+        differing += ns(a) != sum.rounded() || a.prompt_tokens != prompt_law->sample(prompt_key.first_uniform(i)) ||
+                     a.output_tokens != output_law->sample(output_key.first_uniform(i));
+        ++i;
+    }
+    CHECK(i == 20'000);
+    CHECK(differing == 0);
+}
+
 TEST_CASE("plain arrivals are the requests that are popped, one by one or many at once") {
     const std::string law =
         "prompt_tokens: {distribution: lognormal, p50: 400, p90: 1000}\n"
         "output_tokens: {distribution: exponential, mean: 300}";
-    for (const char* arrivals : {"requests: 3001\narrivals: {process: poisson, rate: 20/s}\n",
-                                 "requests: 3\narrivals: {process: poisson, rate: 20/s, rescale: true}\n",
-                                 "requests: 1088\narrivals: {process: gamma, rate: 20/s, burstiness: 0.5, rescale: true}\n",
-                                 "duration: 30s\narrivals: {process: poisson, rate: 20/s}\n",
-                                 "duration: 1ms\narrivals: {process: constant, rate: 20/s}\n",
-                                 "requests: 700\narrivals: {process: ramp, from: 1/s, to: 20/s, duration: 30s}\n"}) {
+    for (const std::string arrivals :
+         {"requests: 3001\narrivals: {process: poisson, rate: 20/s}\n",
+          "requests: 3\narrivals: {process: poisson, rate: 20/s, rescale: true}\n",
+          "requests: 1088\narrivals: {process: gamma, rate: 20/s, burstiness: 0.5, rescale: true}\n",
+          "duration: 30s\narrivals: {process: poisson, rate: 20/s}\n",
+          "duration: 1ms\narrivals: {process: constant, rate: 20/s}\n",
+          "requests: 700\narrivals: {process: ramp, from: 1/s, to: 20/s, over: 30s}\n"}) {
         CAPTURE(arrivals);
         const std::vector<Arrival> popped = drain(*workload(arrivals + law));
         for (const std::size_t pops_between : {std::size_t{0}, std::size_t{1}, std::size_t{70}}) {
