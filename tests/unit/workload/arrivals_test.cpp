@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -75,6 +76,12 @@ TEST_CASE("rescale puts the last arrival exactly at n / rate") {
     for (std::size_t i = 0; i < t.size(); ++i) {
         if (std::abs(static_cast<double>(t[i]) - factor * static_cast<double>(plain[i])) > 2) FAIL("at " << i);
         if (i > 0 && t[i] < t[i - 1]) FAIL("unsorted at " << i);
+    }
+    // Whether the stretched gaps sum to less or more than that is chance.
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+        const auto many = times("requests: 9999\narrivals: {process: poisson, rate: 7/s, rescale: true}", seed);
+        CHECK(many.back() == 1'428'428'571'429);
+        CHECK(std::is_sorted(many.begin(), many.end()));
     }
     CHECK(workload_error("duration: 5s\narrivals: {process: poisson, rate: 7/s, rescale: true}" + lengths)
               .find("rescale needs") != std::string::npos);
