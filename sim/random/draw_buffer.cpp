@@ -2,10 +2,10 @@
 
 #include <bit>
 
+#include "kvsim/base/avx2.hpp"
 #include "kvsim/base/check.hpp"
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define KVSIM_AVX2 1
+#ifdef KVSIM_AVX2
 #include <immintrin.h>
 #endif
 
@@ -42,8 +42,6 @@ __attribute__((target("avx2"))) void fill_by_four(const PhiloxSchedule& schedule
         if constexpr (both) store(second + i, c2, c3);
     }
 }
-
-const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
 
 #endif
 
