@@ -81,8 +81,7 @@ KVSIM_FOUR Lengths lengths_of(const RequestRecord* four) {
 
 /// Whole numbers from 0 up to 2^52 as doubles, less `less`, exactly.
 KVSIM_FOUR __m256d real(__m256i whole, double less = 0) {
-    const __m256i bits = _mm256_set1_epi64x(std::bit_cast<std::int64_t>(large));
-    return _mm256_castsi256_pd(_mm256_or_si256(whole, bits)) - _mm256_set1_pd(large + less);
+    return _mm256_or_pd(_mm256_castsi256_pd(whole), _mm256_set1_pd(large)) - _mm256_set1_pd(large + less);
 }
 /// And back.
 KVSIM_FOUR __m256i whole(__m256d real) {
@@ -133,16 +132,22 @@ KVSIM_FOUR std::int64_t sum(Lanes v) {
 }
 
 KVSIM_FOUR void count(BinCounters counters, __m256i bins) {
-    for (const std::int64_t bin : lanes(bins)) counters.count(static_cast<std::size_t>(bin));
+    const auto at = [](std::uint32_t* first, std::int64_t bytes) -> std::uint32_t& {
+        return *reinterpret_cast<std::uint32_t*>(reinterpret_cast<char*>(first) + bytes);
+    };
+    for (const std::int64_t bytes : lanes(_mm256_slli_epi64(bins, 2))) {
+        ++at(counters.all, bytes);
+        ++at(counters.batch, bytes);
+    }
 }
 KVSIM_FOUR void count(std::int64_t* counters, __m128i numbers) {
     for (const std::uint32_t number : lanes(numbers)) ++counters[number];
 }
 
-KVSIM_FOUR __m256i windows_of(const QuantilePasses<std::int64_t>& passes, __m256i bins) {
+/// In the lower half of each lane.
+KVSIM_FOUR __m128i windows_of(const QuantilePasses<std::int64_t>& passes, __m256i bins) {
     static_assert(sizeof(*passes.windows()) == 2);
-    const __m128i pairs = _mm256_i64gather_epi32(reinterpret_cast<const int*>(passes.windows()), bins, 2);
-    return _mm256_cvtepu32_epi64(pairs);
+    return _mm256_i64gather_epi32(reinterpret_cast<const int*>(passes.windows()), bins, 2);
 }
 
 }  // namespace
@@ -178,7 +183,7 @@ KVSIM_FOUR __m256i windows_of(const QuantilePasses<std::int64_t>& passes, __m256
     __m128i prompt = _mm_setzero_si128();
     __m128i output = prompt;
     __m128i preemptions = prompt;
-    __m128i unpreempted = prompt;
+    std::int64_t preempted = 0;
     std::size_t i = 0;
     for (; i < n; i += 4) {
         const Times t = times_of(records.data() + i);
@@ -192,8 +197,10 @@ KVSIM_FOUR __m256i windows_of(const QuantilePasses<std::int64_t>& passes, __m256
         e2e += t.e2e;
         prompt = _mm_add_epi32(prompt, l.prompt);
         output = _mm_add_epi32(output, l.output);
-        preemptions = _mm_add_epi32(preemptions, l.preemptions);
-        unpreempted = _mm_sub_epi32(unpreempted, _mm_cmpeq_epi32(l.preemptions, _mm_setzero_si128()));
+        if (_mm_testz_si128(l.preemptions, l.preemptions) == 0) {
+            preemptions = _mm_add_epi32(preemptions, l.preemptions);
+            preempted -= sum(_mm256_cvtepi32_epi64(_mm_cmpgt_epi32(l.preemptions, _mm_setzero_si128())));
+        }
         const __m256d gaps = mean_gaps(t, l);
         tpot += whole(gaps);
         count(counters.prompt, l.prompt);
@@ -213,7 +220,7 @@ KVSIM_FOUR __m256i windows_of(const QuantilePasses<std::int64_t>& passes, __m256
             .prompt = sum(prompt),
             .output = sum(output),
             .preemptions = sum(preemptions),
-            .preempted = static_cast<std::int64_t>(i) - sum(unpreempted),
+            .preempted = preempted,
             .first_arrival = SimTime(SimDuration(*std::min_element(firsts.begin(), firsts.end()))),
             .last_completion = SimTime(SimDuration(*std::max_element(lasts.begin(), lasts.end())))};
 }
@@ -221,7 +228,11 @@ KVSIM_FOUR __m256i windows_of(const QuantilePasses<std::int64_t>& passes, __m256
 [[gnu::target("avx2")]] void collect_ordinary(std::span<const RequestRecord> records,
                                               const std::array<Collected*, 4>& quantities) {
     std::array<double, 4> sums;
-    for (std::size_t q = 0; q < 4; ++q) sums[q] = quantities[q]->squares;
+    __m256d centres[4];
+    for (std::size_t q = 0; q < 4; ++q) {
+        sums[q] = quantities[q]->squares;
+        centres[q] = _mm256_set1_pd(quantities[q]->centre);
+    }
     __m256d squares = _mm256_loadu_pd(sums.data());
     for (std::size_t i = 0; i < records.size(); i += 4) {
         const Times t = times_of(records.data() + i);
@@ -229,10 +240,10 @@ KVSIM_FOUR __m256i windows_of(const QuantilePasses<std::int64_t>& passes, __m256
         __m256i own[4];
         for (std::size_t q = 0; q < 4; ++q) {
             Collected& c = *quantities[q];
-            const __m256d beside = values[q] - _mm256_set1_pd(c.centre);
+            const __m256d beside = values[q] - centres[q];
             own[q] = _mm256_castpd_si256(beside * beside);
-            const __m256i windows = windows_of(c.passes, bins_of(values[q]));
-            if (_mm256_testz_si256(windows, _mm256_set1_epi64x(0xFFFF)) != 0) continue;
+            const __m128i windows = windows_of(c.passes, bins_of(values[q]));
+            if (_mm_testz_si128(windows, _mm_set1_epi32(0xFFFF)) != 0) continue;
             const auto window = lanes(windows);
             const auto value = lanes(whole(values[q]));
             for (std::size_t k = 0; k < 4; ++k) c.passes.collect(value[k], static_cast<std::uint16_t>(window[k]));
