@@ -67,6 +67,7 @@ public:
         if (values_ == 0) return;
         collected_.centre = static_cast<double>(static_cast<std::int64_t>(batches_.mean()));
         std::vector<ShareRange> wanted;
+        wanted.reserve(statistics.size() + 2 * percentile_ranks.size());
         for (const double q : statistics) wanted.push_back({q, q});
         if (intervals_) {
             const QuantileEnds expected =
@@ -212,28 +213,29 @@ class RecordPasses {
 public:
     RecordPasses(std::span<const RequestRecord> records, const CompletedRequests& n, bool measured_only, bool intervals,
                  bool by_four)
-        : records_(records),
-          measured_only_(measured_only),
-          by_four_(by_four),
-          queue(n.all, intervals),
+        : queue(n.all, intervals),
           ttft(n.all, intervals),
           e2e(n.all, intervals),
           tpot(n.gapped, intervals),
           decoding(n.gapped),
           gaps(n.gapped),
+          records_(records),
+          measured_only_(measured_only),
+          by_four_(by_four),
           ends_(n.all),
           gapped_ends_(n.gapped) {}
 
     void count() {
-        std::size_t at = 0;
-        while (at < records_.size()) {
-            std::size_t end = records_.size();
+        std::size_t alone = by_four_ ? 4 : records_.size();  // records between two attempts to take some by four
+        for (std::size_t at = 0; at < records_.size();) {
             if constexpr (Quantity::by_four) {
                 if (by_four_) {
-                    at += count_some_ordinary(at);
-                    end = std::min(end, at + 4);
+                    const std::size_t taken = count_some_ordinary(at);
+                    at += taken;
+                    alone = taken > 0 ? 4 : std::min(2 * alone, std::size_t{64});
                 }
             }
+            const std::size_t end = std::min(at + alone, records_.size());
             for (; at < end; ++at) count(records_[at]);
         }
         for (Quantity* const q : {&queue, &ttft, &e2e, &tpot}) q->turn();
@@ -250,6 +252,11 @@ public:
         }
         collect(records_.subspan(at));
     }
+
+    RequestCounts counts;
+    NumberCounts prompt, output;
+    Quantity queue, ttft, e2e, tpot;
+    BatchMeans decoding, gaps;  // sums over the requests of tpot: from the first to the last token, tokens after the first
 
 private:
     struct Stretch {
@@ -321,14 +328,6 @@ private:
 
     std::span<const RequestRecord> records_;
     bool measured_only_, by_four_;
-
-public:
-    RequestCounts counts;
-    NumberCounts prompt, output;
-    Quantity queue, ttft, e2e, tpot;
-    BatchMeans decoding, gaps;  // sums over the requests of tpot: from the first to the last token, tokens after the first
-
-private:
     BatchEnds ends_, gapped_ends_;
     std::vector<Stretch> ordinary_;  // of the records, counted four at a time
 };
