@@ -221,7 +221,7 @@ public:
           gaps(n.gapped),
           records_(records),
           measured_only_(measured_only),
-          by_four_(by_four),
+          by_four_(by_four && Quantity::by_four),
           ends_(n.all),
           gapped_ends_(n.gapped) {}
 

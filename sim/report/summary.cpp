@@ -74,7 +74,8 @@ Tally tally(const Outcome& outcome, const RunInfo& info, bool measured_only) {
     if (!outcome.totals) {
         Tally t = tally(outcome.requests, measured_only, info.exact_percentiles, measured_only);
         for (RequestId id = 0; id < outcome.requests.size() && !outcome.recomputed_tokens.empty(); ++id) {
-            if (outcome.requests[id].measured || !measured_only) t.recomputed_tokens += outcome.recomputed_tokens[id];
+            const std::int32_t tokens = outcome.recomputed_tokens[id];
+            if (tokens > 0 && (outcome.requests[id].measured || !measured_only)) t.recomputed_tokens += tokens;
         }
         return t;
     }
@@ -101,21 +102,15 @@ Judgement judge(const Outcome& outcome, const Slos& slos, const Chosen& chosen) 
     Judged all, ttft, tpot, itl, e2e, queue;
     for (RequestId id = 0; id < outcome.requests.size(); ++id) {
         if (!chosen(id)) continue;
-        const std::optional<bool> met = slos.met(id);
-        if (!met) continue;
-        all.add(*met);
         const config::SloConfig& slo = slos.of(id);
-        const auto one = [&](Judged& judged, std::optional<SimDuration> config::SloConfig::*limit) {
-            if (!(slo.*limit)) return;
-            config::SloConfig only;
-            only.*limit = slo.*limit;
-            judged.add(slo_met(outcome.requests[id], only, slos.itl_p99(id)).value_or(false));
-        };
-        one(ttft, &config::SloConfig::ttft);
-        one(tpot, &config::SloConfig::tpot);
-        one(itl, &config::SloConfig::itl_p99);
-        one(e2e, &config::SloConfig::e2e);
-        one(queue, &config::SloConfig::queue);
+        const std::optional<LimitsMet> met = limits_met(outcome.requests[id], slo, slos.itl_p99(id));
+        if (!met) continue;
+        all.add(met->all());
+        if (slo.ttft) ttft.add(met->ttft);
+        if (slo.tpot) tpot.add(met->tpot);
+        if (slo.itl_p99) itl.add(met->itl_p99);
+        if (slo.e2e) e2e.add(met->e2e);
+        if (slo.queue) queue.add(met->queue);
     }
     return {{all.share(), ttft.share(), tpot.share(), itl.share(), e2e.share(), queue.share()}, all.met};
 }
@@ -637,8 +632,7 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     return s;
 }
 
-const config::SloConfig& Slos::of(RequestId id) const {
-    if (classes_.empty()) return common_;
+const config::SloConfig& Slos::of_class(RequestId id) const {
     const auto name = outcome_.classes.find(id);
     const auto own = classes_.find(name == outcome_.classes.end() ? std::string() : name->second);
     return own == classes_.end() ? common_ : own->second;
