@@ -79,7 +79,7 @@ KVSIM_FOUR Lengths lengths_of(const RequestRecord* four) {
             _mm_unpackhi_epi64(high01, high23)};
 }
 
-/// Whole numbers from 0 up to 2^52 as doubles, less `less`, exactly.
+/// Whole numbers from 0 up to 2^52 as doubles, less the whole `less`, exactly.
 KVSIM_FOUR __m256d real(__m256i whole, double less = 0) {
     return _mm256_or_pd(_mm256_castsi256_pd(whole), _mm256_set1_pd(large)) - _mm256_set1_pd(large + less);
 }
@@ -88,7 +88,7 @@ KVSIM_FOUR __m256i whole(__m256d real) {
     const __m256d shifted = _mm256_set1_pd(large);
     return _mm256_castpd_si256(_mm256_xor_pd(real + shifted, shifted));
 }
-/// As QuantileBins::of(), of one less.
+/// QuantileBins::of() of one less.
 KVSIM_FOUR __m256i bins_below(__m256d real) {
     return _mm256_srli_epi64(_mm256_castpd_si256(real), QuantileBins::shift) -
            _mm256_set1_epi64x(static_cast<std::int64_t>(QuantileBins::first));
@@ -97,8 +97,8 @@ KVSIM_FOUR __m256i bins_of(__m256d real) {
     return bins_below(real + _mm256_set1_pd(1));
 }
 
-/// As mean_gap(). The double quotient rounds to no greater whole number: it is at least 1 / gaps below one, and off by at most
-/// 2^-53 of it.
+/// As mean_gap(). A quotient that is not whole lies at least 1 / gaps below the next whole number, which is more than the 2^-53
+/// of it that the double is off at most, because the dividend and gaps are below 2^52: floor() gives the same.
 KVSIM_FOUR __m256d mean_gaps(const Times& t, const Lengths& l) {
     const __m128i gaps = _mm_sub_epi32(l.output, _mm_set1_epi32(1));
     const __m256i rounded = t.e2e - t.ttft + _mm256_cvtepi32_epi64(_mm_srli_epi32(gaps, 1));
@@ -131,6 +131,7 @@ KVSIM_FOUR std::int64_t sum(Lanes v) {
     return std::int64_t{all[0]} + all[1] + all[2] + all[3];
 }
 
+/// By bytes, or the compiler would multiply each index by itself, because two counters share it.
 KVSIM_FOUR void count(BinCounters counters, __m256i bins) {
     const auto at = [](std::uint32_t* first, std::int64_t bytes) -> std::uint32_t& {
         return *reinterpret_cast<std::uint32_t*>(reinterpret_cast<char*>(first) + bytes);

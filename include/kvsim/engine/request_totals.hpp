@@ -28,7 +28,7 @@ namespace kvsim {
     return mean_gap(r);
 }
 
-/// Which of the set limits a request met; true where none is set.
+/// Which limits a request met; a completed one meets those that are not set.
 struct LimitsMet {
     bool ttft = false, tpot = false, itl_p99 = false, e2e = false, queue = false;
     [[nodiscard]] bool all() const { return ttft && tpot && itl_p99 && e2e && queue; }
