@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kvsim/base/avx2.hpp"
+
 namespace kvsim {
 
 namespace {
@@ -102,12 +104,10 @@ constexpr double ln2 = 0.693147180559945309417;
     return -(exponent * ln2 + (cell.log + log1p));
 }
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define KVSIM_AVX2 1
+#ifdef KVSIM_AVX2
 __attribute__((target("avx2"))) void exponentials_avx2(const std::uint64_t* bits, double* out, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) out[i] = exponential_of(bits[i]);
 }
-const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
 #endif
 
 }  // namespace

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <tuple>
 
+#include "kvsim/base/avx2.hpp"
 #include "kvsim/base/check.hpp"
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define KVSIM_AVX2 1
+#ifdef KVSIM_AVX2
 #include <immintrin.h>
 #endif
 
@@ -79,8 +79,6 @@ __attribute__((target("avx2"))) void fill_by_eight(const PhiloxSchedule& schedul
         if constexpr (both) store(second + i, _mm256_shuffle_epi32(x.c2, as_first), _mm256_shuffle_epi32(x.c3, as_first));
     }
 }
-
-const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
 
 #endif
 

@@ -69,7 +69,7 @@ template <class T>
 void QuantilePasses<T>::want(std::int64_t total, std::span<const ShareRange> shares) {
     total_ = total;
     windows_.clear();
-    window_of_.assign(bins, 0);
+    window_of_.assign(bins + 1, 0);
     next_.assign(1, 0);
     if (total == 0) return;
     std::vector<std::pair<std::int64_t, std::int64_t>> ranks;
@@ -177,7 +177,7 @@ std::vector<std::vector<double>> QuantilePasses<T>::at_or_below(std::span<const 
     std::vector<std::size_t> ends;
     std::vector<const Window*> windows;  // null: no value lies in the limit's bin, its neighbours in order lie around it
     for (const double limit : limits) {
-        const std::size_t bin = bin_of(static_cast<T>(limit));
+        const std::size_t bin = QuantileBins::of(static_cast<T>(limit));
         const std::uint16_t window = window_of_[bin];
         windows.push_back(window == 0 ? nullptr : &windows_[window - std::size_t{1}]);
         ends.push_back(window == 0 ? bin : windows.back()->begin);

@@ -6,12 +6,11 @@
 
 #include "kvsim/base/check.hpp"
 #include "kvsim/base/text.hpp"
-#include "kvsim/report/quantile.hpp"
+#include "kvsim/report/exact_tally.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr std::array<double, 4> percentile_ranks{0.5, 0.9, 0.95, 0.99};
 constexpr double ns_per_ms = 1e6;
 constexpr double ns_per_s = 1e9;
 
@@ -23,178 +22,6 @@ double ratio(Int128 a, Int128 b) {
 double seconds(SimDuration d) {
     return static_cast<double>(d.count()) / ns_per_s;
 }
-
-constexpr std::array<double, 6> statistics{0.5, 0.9, 0.95, 0.99, 0, 1};  // percentile_ranks, least, greatest
-
-/// `at`: the quantiles `statistics`; `squares`: sum of squared distances from `centre`, which is close to the mean.
-Distribution distribution(std::int64_t count, double mean, double centre, double squares, std::span<const double> at,
-                          double unit) {
-    const double beside = mean - centre;
-    Distribution d;
-    d.count = count;
-    d.mean = mean / unit;
-    d.standard_deviation = std::sqrt(std::max(0.0, squares / static_cast<double>(count) - beside * beside)) / unit;
-    d.min = at[4] / unit;
-    d.max = at[5] / unit;
-    d.p50 = at[0] / unit;
-    d.p90 = at[1] / unit;
-    d.p95 = at[2] / unit;
-    d.p99 = at[3] / unit;
-    return d;
-}
-
-/// `sum` of the `count` numbers.
-Distribution distribution(const NumberCounts& numbers, std::int64_t count, std::int64_t sum) {
-    if (count == 0) return {};
-    const double mean = static_cast<double>(sum) / static_cast<double>(count);
-    const auto centre = static_cast<std::int64_t>(mean);
-    return distribution(count, mean, static_cast<double>(centre), numbers.squares(count, centre),
-                        numbers.quantiles(count, statistics), 1);
-}
-
-/// One quantity of every request, in two passes over the records: no column is made. The caller counts the values and ends each
-/// batch, then collects each value.
-class ManyQuantity {
-public:
-    /// `values`: how many there will be. `intervals`: of their quantiles.
-    ManyQuantity(std::int64_t values, bool intervals)
-        : values_(values),
-          batches_(values),
-          intervals_(intervals && batches_.batches() > 0),
-          passes_(intervals_ ? batches_.batches() : 0) {}
-    void count(std::int64_t value) {
-        passes_.count(value);
-        batches_.count(value);
-    }
-    void end_batch() {
-        batches_.close();
-        if (intervals_) passes_.end_batch();
-    }
-
-    void turn() {
-        if (values_ == 0) return;
-        centre_ = static_cast<double>(static_cast<std::int64_t>(batches_.mean()));
-        std::vector<ShareRange> wanted;
-        for (const double q : statistics) wanted.push_back({q, q});
-        if (intervals_) {
-            const QuantileEnds expected = quantile_ends(shares(passes_.about_below(values_, percentile_ranks)), values_);
-            for (std::size_t i = 0; i < expected.ends.size(); ++i) {
-                const double end = expected.ends[i];
-                const double margin = 0.1 * std::abs(end - percentile_ranks[expected.of[i / 2]]);
-                wanted.push_back({std::max(0.0, end - margin), std::min(1.0, end + margin)});
-            }
-        }
-        passes_.want(values_, wanted);
-    }
-    [[gnu::always_inline]] void collect(std::int64_t value) {
-        const double beside = static_cast<double>(value) - centre_;
-        squares_ += beside * beside;
-        passes_.collect(value);
-    }
-    [[nodiscard]] Distribution distribution(double unit) {
-        if (values_ == 0) return {};
-        at_ = passes_.values(statistics);
-        return kvsim::distribution(values_, batches_.mean(), centre_, squares_, at_, unit);
-    }
-
-    /// Once the distribution was taken. True: the intervals end outside of where turn() expected it, so each value has to be
-    /// collected once more (collect_end()).
-    [[nodiscard]] bool turn_to_intervals() {
-        if (!intervals_) return false;
-        const std::span<const double> percentiles = std::span(at_).first(percentile_ranks.size());
-        ends_ = quantile_ends(shares(passes_.at_or_below(percentiles)), values_);
-        if (std::all_of(ends_.ends.begin(), ends_.ends.end(), [this](double q) { return passes_.wanted(q); })) return false;
-        std::vector<ShareRange> wanted;
-        for (const double q : ends_.ends) wanted.push_back({q, q});
-        passes_.want(values_, wanted);
-        return true;
-    }
-    void collect_end(std::int64_t value) { passes_.collect(value); }
-    [[nodiscard]] Confidence confidence() const { return kvsim::confidence(batches_, ends_, passes_.values(ends_.ends)); }
-    [[nodiscard]] const BatchMeans& batches() const { return batches_; }
-
-private:
-    /// Of each batch's values, from their numbers.
-    [[nodiscard]] std::array<std::vector<double>, percentile_ranks.size()> shares(
-        const std::vector<std::vector<double>>& numbers) const {
-        std::array<std::vector<double>, percentile_ranks.size()> shares;
-        for (std::size_t q = 0; q < shares.size(); ++q) {
-            for (std::size_t b = 0; b < numbers[q].size(); ++b)
-                shares[q].push_back(numbers[q][b] / static_cast<double>(batches_.size(b)));
-        }
-        return shares;
-    }
-
-    std::int64_t values_;
-    BatchMeans batches_;
-    bool intervals_;
-    double centre_ = 0;  // whole
-    double squares_ = 0;
-    QuantilePasses<std::int64_t> passes_;
-    std::vector<double> at_;  // the quantiles `statistics`
-    QuantileEnds ends_;
-};
-
-/// The same of a few requests: the values stand in a column.
-class FewQuantity {
-public:
-    FewQuantity(std::int64_t values, bool intervals) : intervals_(intervals), batches_(values) {
-        column_.reserve(static_cast<std::size_t>(values));
-    }
-    void count(std::int64_t value) {
-        column_.push_back(value);
-        batches_.count(value);
-    }
-    void end_batch() { batches_.close(); }
-    void turn() {}
-    void collect(std::int64_t) {}
-    [[nodiscard]] Distribution distribution(double unit) {
-        if (column_.empty()) return {};
-        at_ = quantiles(column_, statistics);
-        const auto centre = static_cast<double>(static_cast<std::int64_t>(batches_.mean()));
-        double squares = 0;
-        for (const std::int64_t value : column_) {
-            const double beside = static_cast<double>(value) - centre;
-            squares += beside * beside;
-        }
-        return kvsim::distribution(static_cast<std::int64_t>(column_.size()), batches_.mean(), centre, squares, at_, unit);
-    }
-    [[nodiscard]] bool turn_to_intervals() { return false; }
-    void collect_end(std::int64_t) {}
-    [[nodiscard]] Confidence confidence() const {
-        if (!intervals_ || column_.empty()) return {};
-        std::array<double, percentile_ranks.size()> at{};
-        for (std::size_t q = 0; q < at.size(); ++q) at[q] = std::floor(at_[q]);
-        return kvsim::confidence(column_, at);
-    }
-    [[nodiscard]] const BatchMeans& batches() const { return batches_; }
-
-private:
-    bool intervals_;
-    BatchMeans batches_;
-    std::vector<std::int64_t> column_;
-    std::vector<double> at_;  // the quantiles `statistics`
-};
-
-/// Up to here the counters of many bins and batches cost more than a column.
-constexpr std::int64_t few_requests = 8192;
-
-/// Says when a batch of several series of the same length is full.
-class BatchEnds {
-public:
-    explicit BatchEnds(std::int64_t values) : batches_(values), left_(batches_.batches() > 0 ? batches_.size(0) : values + 1) {}
-    /// Of each value; true: it was the last of its batch.
-    bool next() {
-        if (--left_ != 0) return false;
-        left_ = ++batch_ < batches_.batches() ? batches_.size(batch_) : 1;
-        return true;
-    }
-
-private:
-    BatchMeans batches_;
-    std::size_t batch_ = 0;
-    std::int64_t left_;  // in the batch in progress
-};
 
 Distribution distribution(const LogLinearHistogram& h, double unit = ns_per_ms) {
     Distribution d;
@@ -211,14 +38,6 @@ Distribution distribution(const LogLinearHistogram& h, double unit = ns_per_ms) 
     return d;
 }
 
-// The figures of one set of requests: the measured ones, or all of them.
-struct Tally : RequestCounts {
-    Distribution prompt, output, ttft, tpot, e2e, queue;
-    DistributionInterval ttft_ci95, tpot_ci95, itl_ci95, e2e_ci95, queue_ci95;
-    std::vector<std::string> correlated;
-    std::optional<Drift> drift;
-};
-
 Tally tally(const RequestTotals& totals) {
     Tally t;
     static_cast<RequestCounts&>(t) = totals.counts;
@@ -229,103 +48,6 @@ Tally tally(const RequestTotals& totals) {
     t.e2e = distribution(totals.e2e);
     t.queue = distribution(totals.queue);
     return t;
-}
-
-DistributionInterval scaled(const Confidence& c, double unit) {
-    const auto part = [unit](const std::optional<Interval>& i) {
-        return i ? std::optional(Interval{i->low / unit, i->high / unit}) : std::nullopt;
-    };
-    return {part(c.mean), part(c.quantile[0]), part(c.quantile[1]), part(c.quantile[2]), part(c.quantile[3])};
-}
-
-/// In order of arrival.
-template <class Take>
-void each_completed(const std::vector<RequestRecord>& records, bool measured_only, Take&& take) {
-    for (const RequestRecord& r : records) {
-        if ((r.measured || !measured_only) && completed(r)) take(r);
-    }
-}
-
-/// Of `n` completed requests, `with_gaps` of them with more than one output token.
-template <class Quantity>
-Tally exact_tally(const std::vector<RequestRecord>& records, std::int64_t n, std::int64_t with_gaps, bool measured_only,
-                  bool intervals) {
-    RequestCounts counts;
-    NumberCounts prompt, output;
-    Quantity ttft(n, intervals), e2e(n, intervals), queue(n, intervals), tpot(with_gaps, intervals);
-    BatchMeans decoding(with_gaps), gaps(with_gaps);
-    BatchEnds ends(n), gapped_ends(with_gaps);
-    for (const RequestRecord& r : records) {
-        if (measured_only && !r.measured) continue;
-        counts.add(r);
-        if (!completed(r)) continue;
-        prompt.count(r.prompt_tokens);
-        output.count(r.output_tokens);
-        ttft.count(r.ttft.count());
-        e2e.count(r.e2e.count());
-        queue.count(r.queue.count());
-        if (ends.next()) {
-            for (Quantity* const q : {&ttft, &e2e, &queue}) q->end_batch();
-        }
-        if (r.output_tokens < 2) continue;
-        tpot.count(mean_gap(r).count());
-        decoding.count((r.e2e - r.ttft).count());
-        gaps.count(r.output_tokens - 1);
-        if (gapped_ends.next()) {
-            tpot.end_batch();
-            decoding.close();
-            gaps.close();
-        }
-    }
-    for (Quantity* const q : {&ttft, &e2e, &queue, &tpot}) q->turn();
-    each_completed(records, measured_only, [&](const RequestRecord& r) {
-        ttft.collect(r.ttft.count());
-        e2e.collect(r.e2e.count());
-        queue.collect(r.queue.count());
-        if (r.output_tokens > 1) tpot.collect(mean_gap(r).count());
-    });
-    Tally t;
-    static_cast<RequestCounts&>(t) = counts;
-    t.prompt = distribution(prompt, n, t.prompt_tokens);
-    t.output = distribution(output, n, t.output_tokens);
-    t.ttft = ttft.distribution(ns_per_ms);
-    t.tpot = tpot.distribution(ns_per_ms);
-    t.e2e = e2e.distribution(ns_per_ms);
-    t.queue = queue.distribution(ns_per_ms);
-    if (!intervals) return t;
-
-    const auto interval = [&](std::string_view name, Quantity& quantity, auto value_of) {
-        if (quantity.turn_to_intervals()) {
-            each_completed(records, measured_only, [&](const RequestRecord& r) {
-                if (const std::optional<SimDuration> value = value_of(r)) quantity.collect_end(value->count());
-            });
-        }
-        const Confidence c = quantity.confidence();
-        if (c.correlated) t.correlated.emplace_back(name);
-        return scaled(c, ns_per_ms);
-    };
-    t.ttft_ci95 = interval("TTFT", ttft, [](const RequestRecord& r) { return std::optional(r.ttft); });
-    t.e2e_ci95 = interval("E2E", e2e, [](const RequestRecord& r) { return std::optional(r.e2e); });
-    t.queue_ci95 = interval("queue", queue, [](const RequestRecord& r) { return std::optional(r.queue); });
-    t.tpot_ci95 = interval("TPOT", tpot, time_per_output_token);
-    t.drift = drift(e2e.batches());
-    // The gaps between tokens are pooled, so their mean is a ratio of sums over requests.
-    const RatioConfidence itl = ratio_confidence(decoding, gaps);
-    if (itl.interval) t.itl_ci95.mean = Interval{itl.interval->low / ns_per_ms, itl.interval->high / ns_per_ms};
-    if (itl.correlated) t.correlated.emplace_back("ITL");
-    return t;
-}
-
-/// `intervals`: and how far the means and percentiles may be off, and whether they drift.
-Tally exact_tally(const std::vector<RequestRecord>& records, bool measured_only, bool intervals) {
-    std::int64_t n = 0;
-    std::int64_t with_gaps = 0;
-    each_completed(records, measured_only, [&](const RequestRecord& r) {
-        ++n;
-        with_gaps += r.output_tokens > 1;
-    });
-    if (n <= few_requests) return exact_tally<FewQuantity>(records, n, with_gaps, measured_only, intervals);
-    return exact_tally<ManyQuantity>(records, n, with_gaps, measured_only, intervals);
 }
 
 /// Whether limits were met is left to judge(); tokens that were recomputed are not in the records.
@@ -352,7 +74,8 @@ Tally tally(const Outcome& outcome, const RunInfo& info, bool measured_only) {
     if (!outcome.totals) {
         Tally t = tally(outcome.requests, measured_only, info.exact_percentiles, measured_only);
         for (RequestId id = 0; id < outcome.requests.size() && !outcome.recomputed_tokens.empty(); ++id) {
-            if (outcome.requests[id].measured || !measured_only) t.recomputed_tokens += outcome.recomputed_tokens[id];
+            const std::int32_t tokens = outcome.recomputed_tokens[id];
+            if (tokens > 0 && (outcome.requests[id].measured || !measured_only)) t.recomputed_tokens += tokens;
         }
         return t;
     }
@@ -379,40 +102,17 @@ Judgement judge(const Outcome& outcome, const Slos& slos, const Chosen& chosen) 
     Judged all, ttft, tpot, itl, e2e, queue;
     for (RequestId id = 0; id < outcome.requests.size(); ++id) {
         if (!chosen(id)) continue;
-        const std::optional<bool> met = slos.met(id);
-        if (!met) continue;
-        all.add(*met);
         const config::SloConfig& slo = slos.of(id);
-        const auto one = [&](Judged& judged, std::optional<SimDuration> config::SloConfig::*limit) {
-            if (!(slo.*limit)) return;
-            config::SloConfig only;
-            only.*limit = slo.*limit;
-            judged.add(slo_met(outcome.requests[id], only, slos.itl_p99(id)).value_or(false));
-        };
-        one(ttft, &config::SloConfig::ttft);
-        one(tpot, &config::SloConfig::tpot);
-        one(itl, &config::SloConfig::itl_p99);
-        one(e2e, &config::SloConfig::e2e);
-        one(queue, &config::SloConfig::queue);
+        const std::optional<LimitsMet> met = limits_met(outcome.requests[id], slo, slos.itl_p99(id));
+        if (!met) continue;
+        all.add(met->all());
+        if (slo.ttft) ttft.add(met->ttft);
+        if (slo.tpot) tpot.add(met->tpot);
+        if (slo.itl_p99) itl.add(met->itl_p99);
+        if (slo.e2e) e2e.add(met->e2e);
+        if (slo.queue) queue.add(met->queue);
     }
     return {{all.share(), ttft.share(), tpot.share(), itl.share(), e2e.share(), queue.share()}, all.met};
-}
-
-/// Of completed measured requests, where any request waited at its client.
-Distribution client_queue(const Outcome& outcome, std::int64_t completed_requests) {
-    if (outcome.client_queue.empty()) return {};
-    ManyQuantity waits(completed_requests, false);
-    const auto each = [&](auto&& take) {
-        DurationColumn::Reader waited(outcome.client_queue);
-        for (RequestId id = 0; id < outcome.requests.size(); ++id) {
-            const std::int64_t ns = waited.of(id).count();
-            if (outcome.requests[id].measured && completed(outcome.requests[id])) take(ns);
-        }
-    };
-    each([&](std::int64_t ns) { waits.count(ns); });
-    waits.turn();
-    each([&](std::int64_t ns) { waits.collect(ns); });
-    return waits.distribution(ns_per_ms);
 }
 
 std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& outcome, const Slos& slos, double duration_s) {
@@ -478,10 +178,11 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
         c.queue = t.queue;
         Int128 decoding = 0;
         std::int64_t gaps = 0;
-        each_completed(own, true, [&](const RequestRecord& r) {
+        for (const RequestRecord& r : own) {
+            if (!completed(r)) continue;
             decoding += (r.e2e - r.ttft).count();
             gaps += r.output_tokens - 1;
-        });
+        }
         if (gaps > 0) c.itl_mean_ms = ratio(decoding, gaps) / ns_per_ms;
         if (window_s > 0) {
             c.offered_rate_req_s = static_cast<double>(pace[name].offered) / window_s;
@@ -905,7 +606,7 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     s.retries = outcome.counters.retries;
     s.wasted_tokens = outcome.counters.wasted_tokens;
     s.wasted_output_tokens = outcome.counters.wasted_output_tokens;
-    s.client_queue = client_queue(outcome, s.completed);
+    s.client_queue = exact_client_queue(outcome, s.completed);
     s.classes = class_summaries(info, outcome, slos, s.duration_s);
 
     std::optional<Tally> uncut;
@@ -931,8 +632,7 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     return s;
 }
 
-const config::SloConfig& Slos::of(RequestId id) const {
-    if (classes_.empty()) return common_;
+const config::SloConfig& Slos::of_class(RequestId id) const {
     const auto name = outcome_.classes.find(id);
     const auto own = classes_.find(name == outcome_.classes.end() ? std::string() : name->second);
     return own == classes_.end() ? common_ : own->second;

@@ -30,22 +30,26 @@ struct Row {
 };
 
 constexpr std::size_t all_limits = 4;
-constexpr std::array limits{&config::SloConfig::ttft, &config::SloConfig::tpot, &config::SloConfig::e2e,
-                            &config::SloConfig::queue, &config::SloConfig::itl_p99};
+struct Limit {
+    std::optional<SimDuration> config::SloConfig::*limit;
+    bool LimitsMet::*met;
+    std::size_t share;  // place in Row::attainment
+};
+constexpr std::array limits{
+    Limit{&config::SloConfig::ttft, &LimitsMet::ttft, 0}, Limit{&config::SloConfig::tpot, &LimitsMet::tpot, 1},
+    Limit{&config::SloConfig::e2e, &LimitsMet::e2e, 2}, Limit{&config::SloConfig::queue, &LimitsMet::queue, 3},
+    Limit{&config::SloConfig::itl_p99, &LimitsMet::itl_p99, 5}};
 
 void judge(Row& row, const RequestRecord& r, const config::SloConfig& slo, SimDuration itl_p99) {
-    const auto add = [&](Share& share, const config::SloConfig& by) {
-        const std::optional<bool> met = slo_met(r, by, itl_p99);
-        if (!met) return;
-        ++share.judged;
-        share.met += *met ? 1 : 0;
+    const std::optional<LimitsMet> met = limits_met(r, slo, itl_p99);
+    if (!met) return;
+    const auto add = [&](std::size_t share, bool good) {
+        ++row.attainment[share].judged;
+        row.attainment[share].met += good ? 1 : 0;
     };
-    add(row.attainment[all_limits], slo);
-    for (std::size_t i = 0; i < limits.size(); ++i) {
-        if (!(slo.*limits[i])) continue;
-        config::SloConfig one;
-        one.*limits[i] = slo.*limits[i];
-        add(row.attainment[i < all_limits ? i : i + 1], one);
+    add(all_limits, met->all());
+    for (const Limit& l : limits) {
+        if (slo.*l.limit) add(l.share, *met.*l.met);
     }
 }
 

@@ -31,20 +31,35 @@ public:
     }
     [[nodiscard]] bool empty() const { return runs_.empty(); }
     /// 0 for a row without a value.
-    [[nodiscard]] SimDuration of(std::uint64_t row) const { return in_run(run_of(row), row); }
+    [[nodiscard]] SimDuration of(std::uint64_t row) const { return Reader(*this).of(row); }
 
-    /// of() of rows that come mostly one after the other.
+    /// of() of rows that come mostly one after the other. More may be appended meanwhile.
     class Reader {
     public:
         explicit Reader(const DurationColumn& column) : column_(column) {}
         [[nodiscard]] SimDuration of(std::uint64_t row) {
-            if (!column_.covers(run_, row)) run_ = column_.run_of(row);
-            return column_.in_run(run_, row);
+            if (row - first_ >= rows_) enter(row);
+            return row - first_ < rows_ ? column_.at(at_ + static_cast<std::size_t>(row - first_), base_) : SimDuration::zero();
         }
 
     private:
+        [[gnu::noinline]] void enter(std::uint64_t row) {
+            if (!column_.covers(run_, row)) run_ = column_.run_of(row);
+            if (run_ == column_.runs_.size()) return;
+            const Run& run = column_.runs_[run_];
+            first_ = run.first;
+            rows_ = column_.stored(run_);
+            at_ = run.at;
+            base_ = run.base;
+        }
+
         const DurationColumn& column_;
         std::size_t run_ = 0;
+        // Of that run.
+        std::uint64_t first_ = 0;
+        std::uint64_t rows_ = 0;
+        std::size_t at_ = 0;
+        std::int64_t base_ = 0;
     };
 
     bool operator==(const DurationColumn&) const = default;
@@ -77,12 +92,13 @@ private:
     [[nodiscard]] bool covers(std::size_t run, std::uint64_t row) const {
         return run < runs_.size() && row >= runs_[run].first && (run + 1 == runs_.size() || row < runs_[run + 1].first);
     }
-    [[nodiscard]] SimDuration in_run(std::size_t run, std::uint64_t row) const {
-        if (run >= runs_.size()) return SimDuration::zero();
-        const std::size_t at = runs_[run].at + static_cast<std::size_t>(row - runs_[run].first);
-        if (at >= (run + 1 < runs_.size() ? runs_[run + 1].at : low_.size())) return SimDuration::zero();
-        const std::uint64_t coded = std::uint64_t{high_[at]} << 32 | low_[at];
-        return SimDuration(coded == 0 ? 0 : runs_[run].base + static_cast<std::int64_t>(coded - middle));
+    /// Rows from the run's first on that stand in low_ and high_.
+    [[nodiscard]] std::uint64_t stored(std::size_t run) const {
+        return (run + 1 < runs_.size() ? runs_[run + 1].at : low_.size()) - runs_[run].at;
+    }
+    [[nodiscard]] SimDuration at(std::size_t place, std::int64_t base) const {
+        const std::uint64_t coded = std::uint64_t{high_[place]} << 32 | low_[place];
+        return SimDuration(coded == 0 ? 0 : base + static_cast<std::int64_t>(coded - middle));
     }
 
     std::vector<Run> runs_;

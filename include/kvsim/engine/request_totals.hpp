@@ -28,10 +28,34 @@ namespace kvsim {
     return mean_gap(r);
 }
 
-/// Whether the request met every set limit; TPOT counts as 0 for one output token. nullopt where the request is in neither
-/// the numerator nor the denominator of slo_attainment (no SLO, unfinished, cancelled). `itl_p99`: of the request's own gaps,
-/// negative without any (which meets every limit).
-std::optional<bool> slo_met(const RequestRecord& record, const config::SloConfig& slo, SimDuration itl_p99 = SimDuration(-1));
+/// Which limits a request met; a completed one meets those that are not set.
+struct LimitsMet {
+    bool ttft = false, tpot = false, itl_p99 = false, e2e = false, queue = false;
+    [[nodiscard]] bool all() const { return ttft && tpot && itl_p99 && e2e && queue; }
+};
+/// TPOT counts as 0 for one output token. nullopt where the request is in neither the numerator nor the denominator of
+/// slo_attainment (no SLO, unfinished, cancelled). `itl_p99`: of the request's own gaps, negative without any (which meets
+/// every limit).
+inline std::optional<LimitsMet> limits_met(const RequestRecord& r, const config::SloConfig& slo,
+                                           SimDuration itl_p99 = SimDuration(-1)) {
+    if (!slo.any()) return std::nullopt;
+    if (!completed(r)) {
+        const bool lost =
+            r.finish == FinishReason::rejected || r.finish == FinishReason::timed_out || r.finish == FinishReason::failed;
+        return lost ? std::optional(LimitsMet()) : std::nullopt;
+    }
+    const auto within = [](SimDuration value, const std::optional<SimDuration>& limit) { return !limit || value <= *limit; };
+    // Without the division: (e2e - ttft) / (n - 1) <= limit; holds for n = 1, where both sides are 0.
+    const bool tpot = !slo.tpot || (r.e2e - r.ttft).count() <= static_cast<Int128>(slo.tpot->count()) * (r.output_tokens - 1);
+    return LimitsMet{within(r.ttft, slo.ttft), tpot, within(itl_p99, slo.itl_p99), within(r.e2e, slo.e2e),
+                     within(r.queue, slo.queue)};
+}
+/// Whether it met all of them.
+inline std::optional<bool> slo_met(const RequestRecord& r, const config::SloConfig& slo,
+                                   SimDuration itl_p99 = SimDuration(-1)) {
+    const std::optional<LimitsMet> met = limits_met(r, slo, itl_p99);
+    return met ? std::optional(met->all()) : std::nullopt;
+}
 
 /// Counts and sums; lengths and latencies are over completed requests.
 struct RequestCounts {

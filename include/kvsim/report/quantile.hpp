@@ -23,6 +23,27 @@ struct ShareRange {
     double low = 0, high = 0;
 };
 
+/// Monotone bins of values >= 0: the exponent of value + 1 >= 1 as a double and the leading bits of its mantissa.
+struct QuantileBins {
+    static constexpr int shift = 52 - 7;
+    static constexpr std::uint64_t first = std::uint64_t{1023} << 7;  // of 1, shifted
+    static constexpr std::size_t count = std::size_t{64 + 1} << 7;    // up to 2^64
+    template <class T>
+    static std::size_t of(T value) {
+        return static_cast<std::size_t>((std::bit_cast<std::uint64_t>(static_cast<double>(value) + 1) >> shift) - first);
+    }
+};
+
+/// By bin: how many values there were, and how many of them in the batch in progress.
+struct BinCounters {
+    std::uint32_t* all;
+    std::uint32_t* batch;
+    void count(std::size_t bin) const {
+        ++all[bin];
+        ++batch[bin];
+    }
+};
+
 /// The same over values that pass by twice instead of standing in a column: count() each, want() the quantiles, collect() each
 /// again, values(); then want() others, and collect() each once more. Keeps only the values of the bins that hold an order
 /// statistic, some hundredths of all. All values >= 0, fewer than 2^32.
@@ -32,19 +53,19 @@ public:
     /// `batches`: into which the values are cut as they come, where each one's share below a quantile will be asked for.
     explicit QuantilePasses(std::size_t batches = 0)
         : batches_(batches), counts_(bins * std::max(batches + 1, std::size_t{2})) {}
-    void count(T value) {
-        const std::size_t bin = bin_of(value);
-        ++counts_[bin];
-        ++counts_[bin + batch_];
-    }
+    void count(T value) { counters().count(QuantileBins::of(value)); }
+    /// For a caller that finds the bins itself.
+    [[nodiscard]] BinCounters counters() { return {counts_.data(), counts_.data() + batch_}; }
     void end_batch() { batch_ += bins; }  ///< of counted values
 
     /// All of the `total` values that were counted lie in these shares of them.
     void want(std::int64_t total, std::span<const ShareRange> shares);
-    [[gnu::always_inline]] void collect(T value) {
-        const std::uint16_t window = window_of_[bin_of(value)];
+    [[gnu::always_inline]] void collect(T value) { collect(value, window_of_[QuantileBins::of(value)]); }
+    [[gnu::always_inline]] void collect(T value, std::uint16_t window) {
         if (window != 0) kept_[next_[window]++] = value;
     }
+    /// By bin, for a caller that finds the bins itself: 0 where its values are not kept. One more may be read.
+    [[nodiscard]] const std::uint16_t* windows() const { return window_of_.data(); }
     /// In the order of `qs`, all of which were wanted.
     [[nodiscard]] std::vector<double> values(std::span<const double> qs) const;
     [[nodiscard]] bool wanted(double q) const;
@@ -56,14 +77,7 @@ public:
     [[nodiscard]] std::vector<std::vector<double>> at_or_below(std::span<const double> limits) const;
 
 private:
-    /// Monotone: the exponent of value + 1 >= 1 as a double and the leading bits of its mantissa.
-    static std::size_t bin_of(T value) {
-        return static_cast<std::size_t>((std::bit_cast<std::uint64_t>(static_cast<double>(value) + 1) >> (52 - bits)) -
-                                        first_bin);
-    }
-    static constexpr int bits = 7;
-    static constexpr std::uint64_t first_bin = std::uint64_t{1023} << bits;  // of 1
-    static constexpr std::size_t bins = std::size_t{64 + 1} << bits;         // up to 2^64
+    static constexpr std::size_t bins = QuantileBins::count;
     // Neighbouring bins whose values are kept.
     struct Window {
         std::size_t begin = 0, end = 0;  // bins
@@ -82,7 +96,7 @@ private:
     std::size_t lowest_ = 0;    // bin with a value, once skip_empty_bins() was called
     std::int64_t total_ = 0;
     std::vector<Window> windows_;
-    std::vector<std::uint16_t> window_of_;  // by bin: one more than the index of its window, or 0
+    std::vector<std::uint16_t> window_of_;  // by bin: one more than the index of its window, or 0; and one more
     std::vector<std::uint32_t> next_;       // by window_of_: where its next value goes in kept_
     std::unique_ptr<T[]> kept_;
 };
@@ -98,13 +112,15 @@ public:
             large_.push_back(value);
         }
     }
+    /// By number below `direct`, for a caller that counts itself.
+    [[nodiscard]] std::int64_t* counters() { return counts_.data(); }
+    static constexpr std::int32_t direct = 1 << 16;
     /// `total`: how many were counted, > 0.
     [[nodiscard]] std::vector<double> quantiles(std::int64_t total, std::span<const double> qs) const;
     /// Sum of the squared distances from `centre`.
     [[nodiscard]] double squares(std::int64_t total, std::int64_t centre) const;
 
 private:
-    static constexpr std::int32_t direct = 1 << 16;
     /// take(value, how many) of all, ascending.
     template <class Take>
     void each(std::int64_t total, Take&& take) const;

@@ -139,13 +139,14 @@ class Slos {
 public:
     Slos(const Outcome& outcome, const config::SloConfig& common, const std::map<std::string, config::SloConfig>& classes)
         : outcome_(outcome), common_(common), classes_(classes) {}
-    [[nodiscard]] const config::SloConfig& of(RequestId id) const;
+    [[nodiscard]] const config::SloConfig& of(RequestId id) const { return classes_.empty() ? common_ : of_class(id); }
     [[nodiscard]] SimDuration itl_p99(RequestId id) const {
         return outcome_.itl_p99.empty() ? SimDuration(-1) : outcome_.itl_p99[id];
     }
     [[nodiscard]] std::optional<bool> met(RequestId id) const { return slo_met(outcome_.requests[id], of(id), itl_p99(id)); }
 
 private:
+    [[nodiscard]] const config::SloConfig& of_class(RequestId id) const;
     const Outcome& outcome_;
     const config::SloConfig& common_;
     const std::map<std::string, config::SloConfig>& classes_;

@@ -33,6 +33,8 @@ TEST_CASE("DurationColumn: gaps between rows and jumps between values of every s
     kvsim::Stream stream(3, "rows");
     for (const int gap_bits : {0, 1, 3, 8}) {
         DurationColumn column;
+        DurationColumn::Reader growing(column);
+        bool same = true;
         std::map<std::uint64_t, SimDuration> expected;
         std::uint64_t row = 0;
         std::int64_t value = 1;
@@ -52,9 +54,10 @@ TEST_CASE("DurationColumn: gaps between rows and jumps between values of every s
             }
             column.append(row, SimDuration(value));
             expected[row] = SimDuration(value);
+            same = same && growing.of(row) == SimDuration(value) && growing.of(row + 1) == SimDuration(0);
         }
+        CHECK(same);
         DurationColumn::Reader forward(column);
-        bool same = true;
         for (std::uint64_t r = 0; r <= row + 3; ++r) {
             const auto at = expected.find(r);
             const SimDuration value_of = at == expected.end() ? SimDuration(0) : at->second;
