@@ -326,7 +326,7 @@ std::int64_t PhysicsModel::padded(std::int64_t tokens) const {
     return at == options_.capture_sizes.end() ? tokens : *at;
 }
 
-/// The part for `count`, computed when it is first asked for.
+/// The table's value for `count`, computed when it is first asked for.
 template <class Compute>
 double PhysicsModel::once(std::vector<double> MixedParts::*part, std::int64_t count, const Compute& compute) const {
     constexpr std::size_t most = 16385;

@@ -3,24 +3,25 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "kvsim/base/units.hpp"
 #include "kvsim/model/step_time.hpp"
 
 namespace kvsim {
 
-/// Of a model whose layers all attend in the same way, to the whole context. A step costs, in us,
-///   kernels(tokens) + layers attention + head(sampled) + between steps
-///   attention = floor + per_context decode_context + sum over chunks + rows_us(sequences, longest chunk)
-/// The formulas of its terms are those of sim/step_time/physics.hpp.
+/// Of a model whose layers all attend in the same way, to the whole context. Such a step costs, in us,
+///   kernels[tokens] + layers attention + head[sampled] + between_us(sequences)
+///   attention = floor + per_context decode_context + sum of chunk_us() + rows_us(sequences, longest chunk)
+/// Sources of the formulas: sim/step_time/physics.hpp, whose model fills the tables as its duration() meets new counts.
 struct MixedParts {
-    /// What depends on one count, by that count; each has `known` places, NaN where the model has not been asked yet.
+    /// Places of each table; NaN where no such count was met yet.
     std::size_t known = 0;
-    std::vector<double> kernels;  ///< by tokens: what depends on these alone, all layers
-    std::vector<double> head;     ///< by sampled rows
-    std::vector<double> prompts;  ///< by tokens of a chunk with none before it: chunk_us()
+    std::vector<double> kernels;  ///< us by tokens: all that depends on these alone, all layers
+    std::vector<double> head;     ///< us by sampled rows
+    std::vector<double> prompts;  ///< by tokens of a chunk with nothing before it: chunk_us()
 
     double layers = 0;
     double floor = 0;        ///< us
@@ -34,7 +35,7 @@ struct MixedParts {
     double heads = 0;
     double sm_count = 1;
 
-    double between_ns = 0;  ///< CPU time between steps, and per row of it
+    double between_ns = 0;  ///< CPU time between synchronous steps
     double between_row_ns = 0;
 
     void grow(std::size_t places) {
@@ -47,17 +48,17 @@ struct MixedParts {
         return static_cast<std::int64_t>((static_cast<std::uint64_t>(tokens) + (tile - 1)) / tile);
     }
 
-    /// One layer's attention to a chunk whose tokens attend to `context` in the mean, half a token less.
+    /// One layer's attention for a chunk whose tokens attend to `context` in the mean, half a token less. `flop` as chunk_flop.
     [[nodiscard]] double chunk_us(std::int64_t new_tokens, double context, double flop) const {
         const double full = static_cast<double>(new_tokens) * (context + context_offset) * flop / attention_flops;
         const auto at = static_cast<std::size_t>(tiles(new_tokens));
         return at < fills.size() ? full / fills[at] : full;
     }
-    /// As c + s/2 has it.
+    /// What a chunk's tokens attend to in the mean where they see everything, half a token less.
     [[nodiscard]] static double whole_context(const PrefillChunk& chunk) {
         return static_cast<double>(chunk.context_before) + static_cast<double>(chunk.new_tokens) / 2;
     }
-    /// What one layer's attention takes for its rows beside a chunk.
+    /// What one layer's attention takes for its number of rows beside a chunk.
     [[nodiscard]] double rows_us(std::int64_t sequences, std::int64_t longest_chunk) const {
         return per_row_tile * static_cast<double>(sequences) * heads * static_cast<double>(tiles(longest_chunk)) / sm_count;
     }
@@ -65,8 +66,8 @@ struct MixedParts {
         return (between_ns + between_row_ns * static_cast<double>(sequences)) / 1e3;
     }
 
-    /// us of a step with chunks: round_step(1e3 of it) is the model's duration() to the bit. NaN: duration() must be asked, and
-    /// the next time the parts are there.
+    /// us of a step with chunks; round_step() of a thousand times that is the model's duration(), to the bit. NaN: duration()
+    /// must be asked.
     [[nodiscard, gnu::always_inline]] double us(const StepShape& shape) const {
         // No other count of a step exceeds its tokens.
         if (static_cast<std::size_t>(shape.tokens) >= known) return std::nan("");
