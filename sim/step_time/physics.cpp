@@ -19,23 +19,6 @@ double p_norm(double a, double b, double p) {
     return high * std::pow(1 + std::pow(low / high, p), 1 / p);
 }
 
-template <class Compute>
-[[gnu::noinline]] double computed(std::vector<double>& cache, std::size_t i, const Compute& compute) {
-    if (i >= cache.size()) {
-        constexpr std::size_t most = 16385;
-        if (i >= most) return compute();
-        cache.resize(std::min(most, std::max<std::size_t>(2 * i, 64)), std::nan(""));
-    }
-    return cache[i] = compute();
-}
-
-template <class Compute>
-double cached(std::vector<double>& cache, std::int64_t index, const Compute& compute) {
-    const auto i = static_cast<std::size_t>(index);
-    if (i < cache.size() && !std::isnan(cache[i])) return cache[i];
-    return computed(cache, i, compute);
-}
-
 const config::Schema<PhysicsOptions>& schema() {
     using P = PhysicsOptions;
     using config::field;
@@ -126,11 +109,7 @@ std::unique_ptr<StepTimeModel> make_physics(const StepTimeConstants& constants, 
 
 PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment& deployment, std::string tier,
                            PhysicsOptions options)
-    : c_(constants),
-      options_(std::move(options)),
-      model_(*deployment.model),
-      description_(std::move(tier)),
-      async_(deployment.engine.async_scheduling) {
+    : c_(constants), options_(std::move(options)), model_(*deployment.model), description_(std::move(tier)) {
     std::sort(options_.capture_sizes.begin(), options_.capture_sizes.end());
     const auto d = [](std::int64_t n) { return static_cast<double>(n); };
     const std::int64_t tp = deployment.tensor_parallel_size;
@@ -174,14 +153,29 @@ PhysicsModel::PhysicsModel(const StepTimeConstants& constants, const Deployment&
     }
 
     attention_flops_ = flops_ * c_.ef_a;
-    for (std::int64_t tiles = 0; heads_ > 0; ++tiles) {
-        const double fill = heads_ * d(tiles) / c_.sm_count;
-        if (!(fill < 1)) break;
-        fills_.push_back(std::pow(fill, c_.w_a));
-    }
     for (const AttentionGroup& group : model_.layer_groups()) {
         mixers_.push_back(make_mixer(group, deployment));
         windowed_ = windowed_ || mixers_.back().window.window > 0;
+    }
+    const Mixer& first = mixers_.front();
+    uniform_ = mixers_.size() == 1 && !windowed_ && (first.kind == Mixer::Kind::heads || first.kind == Mixer::Kind::latent);
+    parts_.layers = first.layers;
+    parts_.floor = c_.at0;
+    parts_.per_context = first.mixed_context_us;
+    parts_.chunk_flop = first.chunk_flop;
+    parts_.attention_flops = attention_flops_;
+    parts_.context_offset = c_.dl;
+    for (std::int64_t tiles = 0; heads_ > 0; ++tiles) {
+        const double fill = heads_ * d(tiles) / c_.sm_count;
+        if (!(fill < 1)) break;
+        parts_.fills.push_back(std::pow(fill, c_.w_a));
+    }
+    parts_.per_row_tile = c_.te;
+    parts_.heads = heads_;
+    parts_.sm_count = c_.sm_count;
+    if (!deployment.engine.async_scheduling) {
+        parts_.between_ns = options_.cpu_per_step.ns;
+        parts_.between_row_ns = options_.cpu_per_sequence.ns;
     }
 
     if (model_.is_mla()) description_ += "; latent attention derived, not fitted";
@@ -332,8 +326,22 @@ std::int64_t PhysicsModel::padded(std::int64_t tokens) const {
     return at == options_.capture_sizes.end() ? tokens : *at;
 }
 
+/// The table's value for `count`, computed when it is first asked for.
+template <class Compute>
+double PhysicsModel::once(std::vector<double> MixedParts::*part, std::int64_t count, const Compute& compute) const {
+    constexpr std::size_t most = 16385;
+    const auto i = static_cast<std::size_t>(count);
+    if (i >= most) return compute();
+    if (i >= parts_.known) parts_.grow(std::min(most, std::max<std::size_t>(2 * i, 64)));
+    if (std::isnan((parts_.*part)[i])) {
+        const double value = compute();  // may lengthen the parts
+        (parts_.*part)[i] = value;
+    }
+    return (parts_.*part)[i];
+}
+
 double PhysicsModel::token_kernels(std::int64_t tokens) const {
-    return cached(token_cache_, tokens, [&] {
+    return once(&MixedParts::kernels, tokens, [&] {
         const std::int64_t size = padded(tokens);
         return size == tokens ? padded_kernels(static_cast<double>(size)) : token_kernels(size);
     });
@@ -352,15 +360,10 @@ double PhysicsModel::padded_kernels(double t) const {
 }
 
 double PhysicsModel::head(std::int64_t sampled) const {
-    return cached(head_cache_, sampled, [&] {
+    return once(&MixedParts::head, sampled, [&] {
         const auto n = static_cast<double>(sampled);
         return gemm(n, vocab_, hidden_, kept_) + c_.s0 + c_.s1 * n;
     });
-}
-
-double PhysicsModel::between_steps(std::int64_t sequences) const {
-    if (async_) return 0;
-    return (options_.cpu_per_step.ns + options_.cpu_per_sequence.ns * static_cast<double>(sequences)) / 1e3;
 }
 
 double PhysicsModel::decode_context(const Mixer& mixer, const StepShape& shape) const {
@@ -375,13 +378,10 @@ double PhysicsModel::decode_context(const Mixer& mixer, const StepShape& shape) 
 }
 
 /// What a chunk's tokens attend to in the mean, half a token less, as c + s/2 has it.
-inline double PhysicsModel::chunk_context(const Mixer& mixer, const PrefillChunk& chunk) {
-    if (mixer.window.window != 0 && chunk.context_before + chunk.new_tokens > mixer.window.window)
-        return windowed_context(mixer, chunk);
-    return static_cast<double>(chunk.context_before) + static_cast<double>(chunk.new_tokens) / 2;
-}
-
-[[gnu::noinline]] double PhysicsModel::windowed_context(const Mixer& mixer, const PrefillChunk& chunk) {
+double PhysicsModel::chunk_context(const Mixer& mixer, const PrefillChunk& chunk) {
+    if (mixer.window.window == 0 || chunk.context_before + chunk.new_tokens <= mixer.window.window) {
+        return MixedParts::whole_context(chunk);
+    }
     const auto s = static_cast<double>(chunk.new_tokens);
     const auto c = static_cast<double>(chunk.context_before);
     const auto w = static_cast<double>(mixer.window.window);
@@ -404,7 +404,7 @@ double PhysicsModel::decode_base(std::int64_t rows, std::int64_t sampled) const 
         if (m.kind == Mixer::Kind::none) continue;
         attention += m.layers * (c_.at0 + c_.tb * n * m.kv_heads / c_.sm_count + n * m.sequence_us);
     }
-    return (token_kernels(rows) + attention + head(sampled) + between_steps(rows)) * 1e3;
+    return (token_kernels(rows) + attention + head(sampled) + parts_.between_us(rows)) * 1e3;
 }
 
 double PhysicsModel::mixed_attention(const Mixer& mixer, const StepShape& shape) const {
@@ -416,23 +416,21 @@ double PhysicsModel::mixed_attention(const Mixer& mixer, const StepShape& shape)
     double us = c_.at0 + mixer.mixed_context_us * decode_context(mixer, shape);
     const bool indexed = mixer.index_flop > 0;  // else what is added for it is 0
     if (indexed) us += mixer.index_us * static_cast<double>(shape.decode_context);
-    std::int64_t most_tiles = 0;
+    std::int64_t longest = 0;
     for (const PrefillChunk& chunk : shape.chunks) {
-        const auto s = static_cast<double>(chunk.new_tokens);
-        const double full = s * (chunk_context(mixer, chunk) + c_.dl) * mixer.chunk_flop / attention_flops_;
-        const std::int64_t tiles = ceil_div(chunk.new_tokens, 128);
-        const auto at = static_cast<std::size_t>(tiles);
-        us += at < fills_.size() ? full / fills_[at] : full;
-        if (indexed) us += s * (static_cast<double>(chunk.context_before) + s / 2) * mixer.index_flop / attention_flops_;
-        most_tiles = std::max(most_tiles, tiles);
+        us += parts_.chunk_us(chunk.new_tokens, chunk_context(mixer, chunk), mixer.chunk_flop);
+        if (indexed) {
+            us +=
+                static_cast<double>(chunk.new_tokens) * MixedParts::whole_context(chunk) * mixer.index_flop / attention_flops_;
+        }
+        longest = std::max(longest, chunk.new_tokens);
     }
-    return us + c_.te * static_cast<double>(shape.sequences) * heads_ * static_cast<double>(most_tiles) / c_.sm_count;
+    return us + parts_.rows_us(shape.sequences, longest);
 }
 
 SimDuration PhysicsModel::duration(const StepShape& shape) const {
     if (shape.chunks.empty()) {
-        const bool usual = shape.sampled == shape.decode_rows;
-        double ns = usual ? usual_decode_base(shape.decode_rows) : decode_base(shape.decode_rows, shape.sampled);
+        double ns = decode_base(shape.decode_rows, shape.sampled);
         if (!windowed_) return round_step(ns + context_ns() * static_cast<double>(shape.decode_context));
         const auto whole = static_cast<double>(shape.decode_context);
         for (const Mixer& m : mixers_) {
@@ -442,13 +440,23 @@ SimDuration PhysicsModel::duration(const StepShape& shape) const {
     }
     double us = token_kernels(shape.tokens);
     for (const Mixer& m : mixers_) us += m.layers * mixed_attention(m, shape);
-    us = us + head(shape.sampled) + between_steps(shape.sequences);
+    us = us + head(shape.sampled) + parts_.between_us(shape.sequences);
+    if (uniform_) remember_prompts(shape);
     return round_step(us * 1e3);
+}
+
+void PhysicsModel::remember_prompts(const StepShape& shape) const {
+    for (const PrefillChunk& chunk : shape.chunks) {
+        if (chunk.context_before > 0) continue;
+        const double context = MixedParts::whole_context(chunk);
+        once(&MixedParts::prompts, chunk.new_tokens,
+             [&] { return parts_.chunk_us(chunk.new_tokens, context, parts_.chunk_flop); });
+    }
 }
 
 std::optional<DecodeLine> PhysicsModel::decode_line(std::int64_t rows) const {
     if (windowed_) return std::nullopt;
-    return DecodeLine{usual_decode_base(rows), context_ns()};
+    return DecodeLine{decode_base(rows, rows), context_ns()};
 }
 
 /// Per context token of a decode-only step without windows.
@@ -456,10 +464,6 @@ double PhysicsModel::context_ns() const {
     double ns = 0;
     for (const Mixer& m : mixers_) ns += m.layers * m.context_us * 1e3;
     return ns;
-}
-
-double PhysicsModel::usual_decode_base(std::int64_t rows) const {
-    return cached(decode_cache_, rows, [&] { return decode_base(rows, rows); });
 }
 
 }  // namespace kvsim

@@ -40,6 +40,7 @@
 #include <vector>
 
 #include "kvsim/model/deployment.hpp"
+#include "kvsim/model/mixed_parts.hpp"
 
 namespace kvsim {
 
@@ -64,6 +65,7 @@ public:
 
     [[nodiscard]] SimDuration duration(const StepShape& shape) const override;
     [[nodiscard]] std::optional<DecodeLine> decode_line(std::int64_t rows) const override;
+    [[nodiscard]] const MixedParts* mixed_parts() const override { return uniform_ ? &parts_ : nullptr; }
     [[nodiscard]] std::string describe() const override { return description_; }
     [[nodiscard]] SimDuration default_api() const override { return std::chrono::milliseconds(8); }
 
@@ -89,6 +91,8 @@ private:
         double index_us = 0;          ///< sparse: the indexer's, per context token, one layer
         double index_flop = 0;        ///< sparse: the indexer's, per (new token x context token), one layer
     };
+    template <class Compute>
+    double once(std::vector<double> MixedParts::*part, std::int64_t count, const Compute& compute) const;
     [[nodiscard]] double gemm(double m, double n, double k, const Precision& precision) const;
     [[nodiscard]] std::int64_t padded(std::int64_t tokens) const;
     [[nodiscard]] double token_kernels(std::int64_t tokens) const;  ///< everything that depends on T alone, all layers
@@ -96,7 +100,6 @@ private:
     [[nodiscard]] Mixer make_mixer(const AttentionGroup& group, const Deployment& deployment) const;
     [[nodiscard]] double projections(const Mixer& mixer, double t) const;
     [[nodiscard]] double context_ns() const;
-    [[nodiscard]] double usual_decode_base(std::int64_t rows) const;  ///< every row samples
     /// Context tokens the decode rows attend to.
     [[nodiscard]] double decode_context(const Mixer& mixer, const StepShape& shape) const;
     [[nodiscard]] double elementwise(double t, bool dense) const;
@@ -104,22 +107,21 @@ private:
     [[nodiscard]] double experts(double t) const;
     [[nodiscard]] double all_reduce(double t) const;
     [[nodiscard]] double head(std::int64_t sampled) const;
-    [[nodiscard]] double between_steps(std::int64_t sequences) const;
     [[nodiscard]] double decode_base(std::int64_t rows, std::int64_t sampled) const;
     static double chunk_context(const Mixer& mixer, const PrefillChunk& chunk);
-    static double windowed_context(const Mixer& mixer, const PrefillChunk& chunk);
     [[nodiscard]] double mixed_attention(const Mixer& mixer, const StepShape& shape) const;
+    void remember_prompts(const StepShape& shape) const;  ///< in parts_
 
     StepTimeConstants c_;
     PhysicsOptions options_;
     ModelSpec model_;
     std::string description_;
-    bool async_;
     double tp_;
     double layers_, dense_layers_, moe_layers_;
     double heads_, kv_heads_, head_dim_, hidden_, vocab_;  // per GPU
     std::vector<Mixer> mixers_;
     bool windowed_ = false;   // some mixer sees only part of a context
+    bool uniform_ = false;    // one mixer for all layers, over the whole context: parts_ give the price
     double bandwidth_;        // bytes/us
     double flops_;            // FLOP/us
     double attention_flops_;  // what attention reaches of them
@@ -130,11 +132,7 @@ private:
     double expert_ranks_ = 1;  // that share the experts: tensor x data parallel
     double data_ranks_ = 1;
     bool whole_experts_ = false;  // expert parallelism
-    std::vector<double> fills_;   // by tiles of 128 tokens: how a chunk uses the SMs; beyond, 1
-    // By tokens and by rows, filled when first asked; NaN = not yet.
-    mutable std::vector<double> token_cache_;
-    mutable std::vector<double> head_cache_;
-    mutable std::vector<double> decode_cache_;
+    mutable MixedParts parts_;
 };
 
 /// Reports what a physical step time needs and the deployment lacks; then false.

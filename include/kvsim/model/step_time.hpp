@@ -56,6 +56,8 @@ inline SimDuration round_step(double ns) {
     return SimDuration(ns < 1 ? 1 : static_cast<std::int64_t>(ns + 0.5));
 }
 
+struct MixedParts;
+
 class StepTimeModel {
 public:
     virtual ~StepTimeModel() = default;
@@ -67,6 +69,8 @@ public:
         static_cast<void>(rows);
         return std::nullopt;
     }
+    /// What prices of steps with chunks are put together from, if this model has such parts; as long-lived as the model.
+    [[nodiscard]] virtual const MixedParts* mixed_parts() const { return nullptr; }
     /// Whether the price depends on shortest_context and longest_context; the per-request engine then keeps them.
     [[nodiscard]] virtual bool needs_context_range() const { return false; }
     /// One line for the output: tier, source of the constants, expected error.

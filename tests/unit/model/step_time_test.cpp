@@ -2,6 +2,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "kvsim/engine/decode_prices.hpp"
+#include "kvsim/model/mixed_parts.hpp"
 #include "model_fixture.hpp"
 
 using namespace kvsim;
@@ -465,6 +467,63 @@ TEST_CASE("mixed steps cost what the plain form says, to the nanosecond, whateve
             }
         }
     }
+}
+
+TEST_CASE("prices put together from parts are those of the plain form to the bit, for every model and GPU") {
+    Sequence sequence;
+    std::vector<std::string> cards;
+    for (const std::string& card : catalog().gpu_names()) {
+        if (gpu(card).sm_count > 0) cards.push_back(card);
+    }
+    const std::vector<std::string> models = catalog().model_names();
+    const auto any = [&](const std::vector<std::string>& of) {
+        return of[static_cast<std::size_t>(sequence.next(0, static_cast<std::int64_t>(of.size()) - 1))];
+    };
+    int with_parts = 0, without = 0, missing = 0;
+    const auto compare = [&](const std::string& name, const std::string& card) {
+        CAPTURE(name);
+        CAPTURE(card);
+        if (!model(name).missing_shape().empty()) return;
+        Deployment d = deployment(name, card, std::int64_t{1} << sequence.next(0, 3));
+        d.engine.async_scheduling = sequence.next(0, 1) == 0;
+        const char* const tier = sequence.next(0, 1) == 0 ? "fitted" : "roofline";
+        config::Diagnostics diagnostics;
+        config::Choice choice;
+        choice.name = tier;
+        const auto priced = make_step_time(choice, d, diagnostics);
+        const auto plain = make_step_time(choice, d, diagnostics);
+        if (!priced) return;  // no constants, or no link
+        DecodePrices prices(*priced);
+        const MixedParts* const parts = priced->mixed_parts();
+        (parts ? with_parts : without) += 1;
+        int differing = 0;
+        for (int i = 0; i < 40; ++i) {
+            const std::int64_t rows = sequence.next(0, i % 4 == 0 ? 1000 : 60);
+            std::vector<PrefillChunk> chunks(static_cast<std::size_t>(sequence.next(i % 8 == 0 ? 0 : 1, i % 3 == 0 ? 5 : 1)));
+            for (PrefillChunk& chunk : chunks) {
+                chunk = {sequence.next(2, i % 5 == 0 ? 9000 : 700), sequence.next(0, 1) == 0 ? 0 : sequence.next(1, 20'000)};
+            }
+            if (rows + static_cast<std::int64_t>(chunks.size()) == 0) continue;
+            const StepShape shape = mixed(chunks, rows, rows * sequence.next(1, 5000),
+                                          rows + sequence.next(0, static_cast<std::int64_t>(chunks.size())));
+            const SimDuration expected = plain->duration(shape);
+            differing += prices.price(shape) != expected;  // the first time asked
+            differing += prices.price(shape) != expected;
+            differing += priced->duration(shape) != expected;
+            if (!parts || chunks.empty()) continue;
+            const double us = parts->us(shape);
+            missing += std::isnan(us) != (shape.tokens > 16384);
+            differing += !std::isnan(us) && round_step(us * 1e3) != expected;
+        }
+        CHECK(differing == 0);
+    };
+    for (const std::string& name : models) {
+        for (int i = 0; i < 3; ++i) compare(name, any(cards));
+    }
+    for (const std::string& card : cards) compare(any(models), card);
+    CHECK(missing == 0);
+    CHECK(with_parts >= 50);
+    CHECK(without >= 10);
 }
 
 TEST_CASE("more work never takes less time") {
