@@ -25,16 +25,10 @@ void CounterArray<T>::Free::operator()(T* data) const {
 template class CounterArray<std::int64_t>;
 template class CounterArray<std::uint32_t>;
 
-LogLinearHistogram::LogLinearHistogram(int bits) : bits_(bits) {
-    KVSIM_CHECK(bits >= 1 && bits <= 20, "histogram bits out of range");
-    counts_ = Counters64(log_linear_bins(bits));
-}
-
 void LogLinearHistogram::merge(const LogLinearHistogram& other) {
-    KVSIM_CHECK(bits_ == other.bits_, "histograms of different resolution cannot be merged");
     if (other.total_ == 0) return;
-    const std::size_t last = log_linear_bin(other.max_, bits_);
-    for (std::size_t i = log_linear_bin(other.min_, bits_); i <= last; ++i) counts_[i] += other.counts_[i];
+    const std::size_t last = log_linear_bin(other.max_, bits);
+    for (std::size_t i = log_linear_bin(other.min_, bits); i <= last; ++i) counts_[i] += other.counts_[i];
     total_ += other.total_;
     sum_ += other.sum_;
     min_ = std::min(min_, other.min_);
@@ -46,11 +40,11 @@ double LogLinearHistogram::mean() const {
 }
 
 double LogLinearHistogram::midpoint(std::size_t bin) const {
-    const std::size_t per_octave = std::size_t{1} << bits_;
+    const std::size_t per_octave = std::size_t{1} << bits;
     if (bin < 2 * per_octave) return static_cast<double>(bin);
-    const std::size_t shift = (bin >> bits_) - 1;
+    const std::size_t shift = (bin >> bits) - 1;
     const double width = std::ldexp(1.0, static_cast<int>(shift));
-    const double low = static_cast<double>(bin - (shift << bits_)) * width;
+    const double low = static_cast<double>(bin - (shift << bits)) * width;
     return std::clamp(low + (width - 1) / 2, static_cast<double>(min_), static_cast<double>(max_));
 }
 
@@ -58,8 +52,8 @@ double LogLinearHistogram::standard_deviation() const {
     if (!total_) return 0;
     const double centre = mean();
     double squares = 0;
-    const std::size_t last = log_linear_bin(max_, bits_);
-    for (std::size_t bin = log_linear_bin(min_, bits_); bin <= last; ++bin) {
+    const std::size_t last = log_linear_bin(max_, bits);
+    for (std::size_t bin = log_linear_bin(min_, bits); bin <= last; ++bin) {
         if (!counts_[bin]) continue;
         const double distance = midpoint(bin) - centre;
         squares += static_cast<double>(counts_[bin]) * distance * distance;
@@ -70,7 +64,7 @@ double LogLinearHistogram::standard_deviation() const {
 double LogLinearHistogram::quantile(double q) const {
     if (!total_) return 0;
     const Rank rank = quantile_rank(total_, q);
-    std::size_t bin = log_linear_bin(min_, bits_);
+    std::size_t bin = log_linear_bin(min_, bits);
     std::int64_t seen = counts_[bin];
     while (seen <= rank.below) seen += counts_[++bin];
     // The extreme order statistics are known exactly.

@@ -110,7 +110,7 @@ struct PerRequestForm {
     Engine engine;
 };
 struct FastForm {
-    using Batch = FastEngine::Batch;
+    using Batch = FastEngine<>::Batch;
     FastForm(const EngineArgs& args, EngineListener& listener) : engine(args, listener, unused.integrals, meter) {
         engine.keep_ids();
     }
@@ -122,7 +122,7 @@ struct FastForm {
     [[nodiscard]] std::int64_t free_blocks() const { return engine.kv().free(); }
     Outcome unused;
     TokenMeter meter{unused, false};
-    FastEngine engine;
+    FastEngine<> engine;
 };
 
 /// Whether the fast form is exact: nobody's outputs are in a prompt or among another's outputs.
@@ -131,7 +131,7 @@ bool fast_form_handles(const Input& input) {
         return a.first < b.first + static_cast<std::uint64_t>(b.count) &&
                b.first < a.first + static_cast<std::uint64_t>(a.count);
     };
-    if (!FastEngine::handles(input.args)) return false;
+    if (!fast_engine_handles(input.args)) return false;
     if (!input.args.enable_prefix_caching) return true;
     for (const RecordedRequest& a : input.requests) {
         const TokenRun outputs{a.request.output_base, a.request.max_tokens};

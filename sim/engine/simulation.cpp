@@ -11,6 +11,7 @@
 #include <new>
 #include <queue>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -21,6 +22,7 @@
 #include "kvsim/base/rank.hpp"
 #include "kvsim/base/ring.hpp"
 #include "kvsim/base/text.hpp"
+#include "kvsim/engine/counted_kv.hpp"
 #include "kvsim/engine/replica.hpp"
 #include "kvsim/engine/request_totals.hpp"
 #include "kvsim/engine/token_meter.hpp"
@@ -47,9 +49,14 @@ SimDuration interpolated(std::vector<std::int64_t>& values, double q) {
     return SimDuration(static_cast<std::int64_t>(std::floor(at + 0.5)));
 }
 
-/// `one`: a single replica, known to the compiler, because its loop is most of a small run.
-template <class AnyEngine, bool one>
+/// `Kv`: what the fast form keeps its blocks with, void: the per-request form. `one`: a single replica. Both are known to the
+/// compiler, because the loop is most of a run.
+template <class Kv, bool one>
 class Simulation final : private EngineListener {
+    static constexpr bool fast = !std::is_void_v<Kv>;
+    using AnyEngine = std::conditional_t<fast, FastEngine<Simulation, Kv>, Engine>;
+    friend AnyEngine;  // it calls what the listener overrides
+
 public:
     Simulation(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload)
         : options_(options),
@@ -97,7 +104,7 @@ public:
 
 private:
     using ReplicaType = Replica<AnyEngine>;
-    static constexpr bool fast = std::is_same_v<AnyEngine, FastEngine>;
+    using Request = typename AnyEngine::Request;
     /// What the fast form does not take (fast_form()), so that the compiler leaves it out there.
     struct False {
         explicit False(bool given) { KVSIM_CHECK(!given, "the fast form takes no such run"); }
@@ -109,16 +116,16 @@ private:
     void loop() {
         for (SimTime next = next_time(); next != never; next = next_time()) {
             KVSIM_CHECK(next >= now_, "time never goes backwards");
-            if (next > next_sample_) sample_timeline(next);
-            if (next >= next_mark_) mark_windows(next);
             move_clock(next);
             finish_steps();
             if (may_cancel_) give_up();
-            if (next_request() <= now_) take_arrivals();
+            if (next_request() <= now_) take_arrivals_now();
             start_steps();
-            run_ahead();
             // While a step is in flight a request can do no more than join the queue, so its arrival takes no turn of the loop.
-            for (int i = 0; one && i < most_in_a_row && take_arrivals_in_flight(); ++i) run_ahead();
+            for (int i = 0; i <= most_in_a_row; ++i) {
+                run_ahead();
+                if (!one || !take_arrivals_in_flight()) break;
+            }
             if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
             if ((++events_ & 255) == 0 || stuck()) look_around();
             if (livelocked_) break;
@@ -126,13 +133,13 @@ private:
     }
 
     void add_replica(std::int64_t index, const StepTimeModel& step_time) {
-        EngineListener& listener = *this;
         typename ReplicaType::StepSink sink;
         if (options_.on_step) sink = [this, index](const StepRecord& record) { options_.on_step(index, record); };
         if constexpr (fast) {
-            replicas_.push_back(std::make_unique<ReplicaType>(options_.engine, listener, step_time, out_.integrals,
-                                                              out_.counters, std::move(sink), out_.integrals, tokens_));
+            replicas_.push_back(std::make_unique<ReplicaType>(options_.engine, *this, step_time, out_.integrals, out_.counters,
+                                                              std::move(sink), out_.integrals, tokens_));
         } else {
+            EngineListener& listener = *this;
             replicas_.push_back(std::make_unique<ReplicaType>(options_.engine, listener, step_time, out_.integrals,
                                                               out_.counters, std::move(sink)));
         }
@@ -157,10 +164,8 @@ private:
     }
 
     /// When the next request arrives or leaves the front end.
-    [[nodiscard]] SimTime next_request() {
-        const SimTime next = joining_.empty() ? never : joining_.front().at;
-        return std::min(next, std::max(now_, next_arrival()));
-    }
+    [[nodiscard]] SimTime next_request() { return std::min(next_joining_, std::max(now_, next_arrival())); }
+    void look_up_joining() { next_joining_ = joining_.empty() ? never : joining_.front().at; }
 
     void reserve_requests(std::int64_t count) {
         try {
@@ -173,16 +178,34 @@ private:
     }
 
     void move_clock(SimTime now) {
+        if (now > calm_until_) look_at_clock(now);
+        now_ = now;
+    }
+
+    /// A sample or mark is due before anything happens at `now`, or the time is over.
+    [[gnu::noinline]] void look_at_clock(SimTime now) {
+        if (now > next_sample_) sample_timeline(now);
+        if (now >= next_mark_) mark_windows(now);
         if (now > last_instant_) {
             throw UserError("error: simulated time passes 146 years" +
                             std::string(replicas_.size() > 1 ? " of all replicas together" : "") +
                             ": a step takes, or requests lie, too long");
         }
-        if (started_) out_.integrals.in_system_dt += static_cast<Int128>(in_system_) * (now - now_).count();
-        now_ = now;
+        stay_calm();
+    }
+    void stay_calm() { calm_until_ = std::min({last_instant_, next_sample_, next_mark_ - SimDuration(1)}); }
+
+    /// One more (or less) in the system from `at` on. The integral of their number is the number times the end less the sum of
+    /// its changes, each times its instant.
+    void count_in_system(std::int64_t more, SimTime at) {
+        in_system_ += more;
+        out_.integrals.in_system_dt -= more * static_cast<Int128>(at.time_since_epoch().count());
+    }
+    [[nodiscard]] Int128 in_system_until(SimTime at) const {
+        return out_.integrals.in_system_dt + static_cast<Int128>(in_system_) * at.time_since_epoch().count();
     }
 
-    void finish_steps() {
+    [[gnu::noinline]] void finish_steps() {
         if (may_cancel_) {  // a step may end when all its requests have gone
             each_replica([this](const ReplicaType& replica) {
                 if (replica.next_time() == now_) out_.end = now_;
@@ -191,20 +214,23 @@ private:
         each_replica([this](ReplicaType& replica) { replica.finish_step(now_); });
     }
 
-    void take_arrivals() {
-        while (!joining_.empty() && joining_.front().at <= now_) {
+    [[gnu::always_inline]] void take_arrivals(SimTime calm_before) {
+        while (next_joining_ <= now_) {
             Joining& next = joining_.front();
             in_front_end(next, -1);
             enter(next.replica, next.request);
             joining_.pop_front();
+            look_up_joining();
         }
-        while (next_arrival() <= now_) take_arrival();
+        while (next_arrival() <= now_) take_arrival(calm_before);
     }
+
+    [[gnu::noinline]] void take_arrivals_now() { take_arrivals(SimTime{}); }
 
     struct Joining {
         SimTime at;
         std::size_t replica = 0;
-        NewRequest request;
+        Request request;
     };
 
     /// `more`: 1 as it comes, -1 as it leaves. Only routers ask.
@@ -216,11 +242,10 @@ private:
         load.tokens += more * (request.request.prompt + request.request.max_tokens - 1);
     }
 
-    void enter(std::size_t replica, NewRequest& request) {
+    void enter(std::size_t replica, Request& request) {
         if (replicas_[replica]->queue_full()) return turn_away(request.id);
-        if (may_branch_) {
-            if (const auto family = families_.find(request.id); family != families_.end())
-                return enter_family(replica, request, family->second);
+        if constexpr (!fast) {
+            if (Family* const family = family_of(request.id)) return enter_family(replica, request, *family);
         }
         const Slot slot = replicas_[replica]->enqueue(request, now_);
         if (may_cancel_) slots_[request.id] = slot;
@@ -251,6 +276,12 @@ private:
             family.slots.push_back(replicas_[replica]->enqueue(child, now_));
         }
         if (may_cancel_) slots_[request.id] = family.slots.front();
+    }
+
+    void tell_workload(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) {
+        if (!closed_loop_) return;
+        workload_.finished(id, now, reason, outputs);
+        look_up_arrival();
     }
 
     /// Null: an ordinary request.
@@ -285,31 +316,26 @@ private:
     /// Those before the end of the step in progress, which is the only replica's; whether there were any.
     bool take_arrivals_in_flight() {
         const SimTime end = replicas_.front()->next_time();
-        if (end == never) return false;
-        bool any = false;
-        for (SimTime next = next_request(); next < end; next = next_request()) {
-            if (next > next_sample_) sample_timeline(next);
-            if (next >= next_mark_) mark_windows(next);
+        SimTime next = next_request();
+        if (end == never || next >= end) return false;
+        for (; next < end; next = next_request()) {
             move_clock(next);
-            take_arrivals();
-            any = true;
+            take_arrivals(end);
         }
-        return any;
+        return true;
     }
 
-    void start_steps() {
+    [[gnu::noinline]] void start_steps() {
         each_replica([this](ReplicaType& replica) { replica.start_step(now_); });
     }
 
     /// Steps in which nobody comes or goes concern one replica alone, so each may pass through its own up to the next arrival
     /// or sample.
-    void run_ahead() {
-        SimTime horizon = joining_.empty() ? last_instant_ : std::min(last_instant_, joining_.front().at);
+    [[gnu::always_inline]] void run_ahead() {
+        SimTime horizon = std::min(calm_until_ + SimDuration(1), next_joining_);
         const SimTime arrival = next_arrival();
         // One replica is chosen whatever its state, so plain steps may pass arrivals as long as nobody joins its queue.
         if (arrival < horizon) horizon = one ? std::min(horizon, arrival + options_.api) : arrival;
-        if (next_sample_ != never) horizon = std::min(horizon, next_sample_ + SimDuration(1));
-        horizon = std::min(horizon, next_mark_);
         if constexpr (one) {
             // What an arrival finds depends on who waits and who has finished; in a closed loop a finish brings the next one.
             const SimTime at = replicas_.front()->run_ahead(now_, horizon, std::min(horizon, arrival), !closed_loop_);
@@ -337,44 +363,71 @@ private:
     }
 
     // ---- arrivals
-    /// Intended time of the workload's next request, or never if there is none or it has to wait for another to leave. An open
-    /// loop's is known until it is taken.
-    [[nodiscard]] SimTime next_arrival() {
-        if (!closed_loop_) return upcoming_;
-        if (options_.max_concurrency && in_system_ >= *options_.max_concurrency) return never;
-        look_up_arrival();
-        return upcoming_;
-    }
+    /// Intended time of the workload's next request, or never if there is none or it has to wait for another to leave.
+    [[nodiscard]] SimTime next_arrival() const { return upcoming_; }
+    /// It changes when one is taken, and in a closed loop when one leaves.
     void look_up_arrival() {
+        if (options_.max_concurrency && in_system_ >= *options_.max_concurrency) {
+            upcoming_ = never;
+            return;
+        }
+        if (plain_.empty()) plain_ = workload_.take_plain();
+        if (!plain_.empty()) {
+            upcoming_ = plain_.front().time;
+            return;
+        }
         const std::optional<SimTime> next = workload_.next_time();
         upcoming_ = next ? *next : never;
     }
+    /// Whether it is a plain one.
+    bool pop_arrival() {
+        if (plain_.empty()) {
+            workload_.pop(arrival_);
+            return false;
+        }
+        const PlainArrival& next = plain_.front();
+        arrival_.time = next.time;
+        arrival_.prompt_tokens = next.prompt_tokens;
+        arrival_.output_tokens = next.output_tokens;
+        if constexpr (std::is_same_v<Request, NewRequest>) arrival_.prompt.clear();
+        if constexpr (!fast) arrival_.output_base = own_output_base(static_cast<RequestId>(out_.counters.arrivals));
+        plain_ = plain_.subspan(1);
+        return true;
+    }
 
-    [[gnu::noinline]] void take_arrival() {
-        workload_.pop(arrival_);
+    /// `calm_before`: until then nothing else happens, for all this function knows.
+    [[gnu::always_inline]] void take_arrival(SimTime calm_before) {
+        const bool plain = pop_arrival();
         look_up_arrival();
         if (!started_) begin();
         const auto id = static_cast<RequestId>(out_.counters.arrivals++);
         completed_by_last_arrival_ = out_.counters.completed;
 
         RequestRecord& record = new_record(id);
-        record.arrival = options_.latency_from_intended ? std::min(arrival_.time, now_) : now_;
+        const bool on_time = arrival_.time == now_;
+        record.arrival = !on_time && options_.latency_from_intended ? std::min(arrival_.time, now_) : now_;
         record.prompt_tokens = static_cast<std::int32_t>(arrival_.prompt_tokens);
         if (measures_some_) record.measured = is_measured(id, record.arrival);
         out_.last_arrival = std::max(out_.last_arrival, record.arrival);
-        if (arrival_.attempt > 0) ++out_.counters.retries;
-        if (options_.keep_requests && (arrival_.is_marked() || arrival_.time != now_)) note_names(id);
+        if (!plain && arrival_.attempt > 0) ++out_.counters.retries;
+        if ((!on_time || (!plain && arrival_.is_marked())) && options_.keep_requests) note_names(id);
         if (may_cancel_) slots_.push_back(no_slot);
+        bool early = false;
         if (may_cancel_ && out_of_patience(arrival_)) {
             leave_unsent(id, record);
         } else if (fits(arrival_)) {
             if (may_cancel_) note_deadlines(id, record.arrival);
-            issue(id, record);
+            early = issue(id, record, std::min(calm_before, upcoming_));
         } else {
             reject(id);
         }
         out_.counters.waiting_at_last_arrival = 0;
         each_replica([this](ReplicaType& replica) { out_.counters.waiting_at_last_arrival += replica.waiting_count(); });
+        if (closed_loop_) look_up_arrival();
+        if (early) {
+            move_clock(early_.at);
+            enter(0, early_.request);
+        }
     }
 
     [[nodiscard]] bool is_measured(RequestId id, SimTime arrival) const {
@@ -400,12 +453,12 @@ private:
         out_.client_queue.append(id, waited);
     }
 
-    /// Routes a request that fits; it joins its replica's queue when the front end is done with it.
-    void issue(RequestId id, RequestRecord& record) {
+    /// Routes a request that fits; it joins its replica's queue when the front end is done with it. True: nothing comes before
+    /// that, and it stands in early_.
+    [[nodiscard]] bool issue(RequestId id, RequestRecord& record, SimTime calm_before) {
         const std::size_t target = route();
         record.replica = static_cast<std::uint16_t>(target);
-        ++in_system_;
-        if (record.arrival != now_) out_.integrals.in_system_dt += (now_ - record.arrival).count();
+        count_in_system(1, record.arrival);
         out_.counters.max_in_system = std::max(out_.counters.max_in_system, in_system_);
 
         SimDuration front = options_.api;
@@ -415,22 +468,28 @@ private:
             front += tokenizer;
         }
         if (may_branch_ && arrival_.n > 1) branch(id);
-        const bool at_once = front <= SimDuration::zero() && joining_.empty();
-        Joining& joining = at_once ? at_once_ : joining_.push_back();
-        joining.at = now_ + front;
+        const SimTime joins = now_ + front;
+        const bool at_once = joins <= now_ && joining_.empty();
+        const bool early = one && joins < calm_before && next_joining_ == never && !at_once;
+        Joining& joining = at_once || early ? early_ : joining_.push_back();
+        joining.at = joins;
+        if (next_joining_ == never && !at_once && !early) next_joining_ = joins;
         joining.replica = target;
-        NewRequest& request = joining.request;
+        Request& request = joining.request;
         request.id = id;
         request.prompt = arrival_.prompt_tokens;
         request.max_tokens = std::min(arrival_.output_tokens, options_.engine.output_limit(arrival_.prompt_tokens));
         request.measured = record.measured;
-        if (!fast || options_.engine.enable_prefix_caching) request.content.swap(arrival_.prompt);
+        if constexpr (std::is_same_v<Request, NewRequest>) {
+            if (!fast || options_.engine.enable_prefix_caching) request.content.swap(arrival_.prompt);
+        }
         if constexpr (!fast) tell_more(request);
         if (at_once) {
             enter(target, request);
         } else {
             in_front_end(joining, 1);
         }
+        return early;
     }
 
     /// What the fast engine does not ask for.
@@ -508,6 +567,7 @@ private:
             next_mark_ = SimTime(SimDuration(now_.time_since_epoch().count() / window * window));
             mark_windows(now_);
         }
+        stay_calm();
     }
 
     // The engine's front end refuses such requests; one more token than the prompt must fit. Whom an empty engine would not
@@ -565,7 +625,7 @@ private:
             out_.warnings.push_back(text + "; later ones are only counted");
         }
         if (totals_) leave(id);
-        workload_.finished(id, now_, FinishReason::rejected, 0);
+        tell_workload(id, now_, FinishReason::rejected, 0);
     }
 
     /// The waiting queue is full.
@@ -573,7 +633,7 @@ private:
         record(id).finish = FinishReason::rejected;
         ++out_.counters.rejected;
         ++out_.counters.queue_full;
-        --in_system_;
+        count_in_system(-1, now_);
         const SimTime arrival = record(id).arrival;
         if (now_ > arrival && options_.keep_requests) out_.unfinished_after[id] = now_ - arrival;
         if (now_ != turned_away_at_) turned_away_now_ = 0;
@@ -585,7 +645,7 @@ private:
                             "workload.retry");
         }
         if (totals_) leave(id);
-        workload_.finished(id, now_, FinishReason::queue_full, 0);
+        tell_workload(id, now_, FinishReason::queue_full, 0);
     }
 
     // ---- clients that give up
@@ -635,7 +695,7 @@ private:
                 if (may_branch_) families_.erase(due.id);
             }
             record.output_tokens = static_cast<std::int32_t>(work.outputs);
-            --in_system_;
+            count_in_system(-1, now_);
             leave_unfinished(due.id, record, due.reason, work);
         }
     }
@@ -645,6 +705,7 @@ private:
         while (joining_[at].request.id != id) ++at;
         in_front_end(joining_[at], -1);
         joining_.erase(at);
+        look_up_joining();
     }
 
     void leave_unfinished(RequestId id, RequestRecord& record, FinishReason reason, const Aborted& work) {
@@ -655,7 +716,7 @@ private:
         out_.counters.wasted_tokens += work.scheduled;
         if (work.scheduled > 0) out_.wasted[id] = work.scheduled;
         out_.counters.wasted_output_tokens += work.outputs;
-        workload_.finished(id, now_, reason, work.outputs);
+        tell_workload(id, now_, reason, work.outputs);
     }
 
     /// Whether it waited at the client for longer than it wanted to wait in all.
@@ -737,7 +798,7 @@ private:
         RequestRecord& record = this->record(id);
         c.hit_tokens_first += hit;
         c.prompt_tokens_first += tokens;
-        if (record.queue > unscheduled) return;  // the first of several outputs counts
+        if (!fast && record.queue > unscheduled) return;  // the first of several outputs counts
         const SimDuration tokenizer = unscheduled - record.queue;
         if (!totals_) out_.cached_prompt_tokens.add(id, static_cast<std::int32_t>(hit), out_.requests.capacity());
         record.queue = now - record.arrival - options_.api - tokenizer;
@@ -752,7 +813,7 @@ private:
     }
     void on_first_token(RequestId id, SimTime now) override {
         RequestRecord& record = this->record(id);
-        if (record.ttft.count() < 0) record.ttft = now - record.arrival;
+        if (fast || record.ttft.count() < 0) record.ttft = now - record.arrival;
         tokens_.add(1, now);
     }
     void on_sibling_tokens(std::int64_t count, SimTime now) override { tokens_.add(count, now); }
@@ -769,7 +830,7 @@ private:
         RequestRecord& record = this->record(id);
         record.output_tokens = static_cast<std::int32_t>(outputs);
         record.finish = FinishReason::failed;
-        --in_system_;
+        count_in_system(-1, now);
         if (out_.counters.dropped++ == 0) {
             out_.warnings.push_back("request " + std::to_string(id) + " was given up by the engine after " +
                                     std::to_string(outputs) + " output tokens: " + why_never(record.prompt_tokens + outputs) +
@@ -781,7 +842,7 @@ private:
         }
         out_.end = now;
         if (totals_) leave(id);
-        workload_.finished(id, now, FinishReason::failed, outputs);
+        tell_workload(id, now, FinishReason::failed, outputs);
     }
     /// Why a request of so many tokens cannot start (again).
     [[nodiscard]] std::string why_never(std::int64_t tokens) const {
@@ -812,11 +873,10 @@ private:
         record.output_tokens = static_cast<std::int32_t>(outputs);
         record.finish = FinishReason::length;
         ++out_.counters.completed;
-        --in_system_;
-        out_.integrals.in_system_dt += (now - now_).count();  // a jump is ahead of the clock
+        count_in_system(-1, now);
         out_.end = now;
         if (totals_) leave(id);
-        workload_.finished(id, now, FinishReason::length, outputs);
+        tell_workload(id, now, FinishReason::length, outputs);
     }
     void on_gaps(RequestId id, std::vector<std::int64_t>& gaps) override {
         out_.itl_p99.resize(out_.requests.size(), SimDuration(-1));
@@ -882,8 +942,7 @@ private:
         });
         mark.slots_reserved_dt += out_.integrals.slots_reserved_dt;
         mark.slots_internal_dt += out_.integrals.slots_internal_dt;
-        mark.in_system_dt = out_.integrals.in_system_dt;
-        if (at > now_) mark.in_system_dt += static_cast<Int128>(in_system_) * (at - now_).count();
+        mark.in_system_dt = in_system_until(at);
         mark.steps = out_.counters.steps;
         mark.rows = out_.counters.rows;
         mark.tokens = out_.counters.tokens;
@@ -921,6 +980,7 @@ private:
             add_mark(now_);
         }
         for (const auto& replica : replicas_) replica->settle(out_.end);
+        out_.integrals.in_system_dt = in_system_until(now_);
         if (next_sample_ != never) sample_timeline(now_ + SimDuration(1));
         out_.counters.completed_by_last_arrival = completed_by_last_arrival_;
         if (options_.latency_from_intended && !out_.client_queue.empty()) count_at_last_arrival();
@@ -938,7 +998,7 @@ private:
 
     /// Weights of tenants of whom no replica has seen a request.
     void warn_of_unmet_names() {
-        if constexpr (std::is_same_v<AnyEngine, FastEngine>) return;  // no such orders
+        if constexpr (fast) return;  // no such orders
         std::vector<std::string> unmet = replicas_.front()->unmet_names();
         for (const auto& replica : replicas_) {
             const std::vector<std::string> own = replica->unmet_names();
@@ -1022,7 +1082,7 @@ private:
     std::vector<ReplicaLoad> loads_;  // requests still in the front end
     SimTime last_instant_;            // so that sums over the replicas fit as well
     Ring<Joining> joining_;           // in the front end, in order of arrival
-    Joining at_once_;
+    Joining early_;
     std::map<RequestId, Family> families_;     // with may_branch_
     std::vector<Slot> slots_;                  // with may_cancel_: by request
     std::priority_queue<Deadline> deadlines_;  // those of requests that left are dropped when they come to the front
@@ -1036,9 +1096,12 @@ private:
     SimTime turned_away_at_ = never;
     std::int64_t turned_away_now_ = 0;  // at that instant
     Arrival arrival_;
+    std::span<const PlainArrival> plain_;  // those to come, where the workload tells several at once
     SimTime upcoming_ = never;
     SimTime now_{};
     SimTime next_sample_ = never;
+    SimTime calm_until_ = last_instant_;  // nothing is due on the way there
+    SimTime next_joining_ = never;        // of the front of joining_
     SimTime next_mark_ = never;
     bool started_ = false;
     bool livelocked_ = false;
@@ -1050,7 +1113,7 @@ private:
 
 bool fast_form(const SimulationOptions& options, const StepTimeModel& step_time, const Workload& workload) {
     const bool exact = !options.itl_per_request && !options.note_head_blocking && !workload.may_cancel() &&
-                       !workload.may_branch() && !step_time.needs_context_range() && FastEngine::handles(options.engine) &&
+                       !workload.may_branch() && !step_time.needs_context_range() && fast_engine_handles(options.engine) &&
                        (!options.engine.enable_prefix_caching || workload.outputs_are_private());
     KVSIM_CHECK(options.form != EngineForm::fast || exact, "the fast form was asked for where it is not exact");
     return exact && options.form != EngineForm::per_request;
@@ -1059,9 +1122,11 @@ bool fast_form(const SimulationOptions& options, const StepTimeModel& step_time,
 }  // namespace
 
 Outcome simulate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router, Workload& workload) {
-    if (!fast_form(options, step_time, workload)) return Simulation<Engine, false>(options, step_time, router, workload).run();
-    if (options.replicas == 1) return Simulation<FastEngine, true>(options, step_time, router, workload).run();
-    return Simulation<FastEngine, false>(options, step_time, router, workload).run();
+    if (!fast_form(options, step_time, workload)) return Simulation<void, false>(options, step_time, router, workload).run();
+    if (options.replicas == 1 && !options.engine.enable_prefix_caching && !options.on_step)
+        return Simulation<CountedKv, true>(options, step_time, router, workload).run();
+    if (options.replicas == 1) return Simulation<RunKv, true>(options, step_time, router, workload).run();
+    return Simulation<RunKv, false>(options, step_time, router, workload).run();
 }
 
 }  // namespace kvsim

@@ -58,22 +58,24 @@ private:
 using Counters64 = CounterArray<std::int64_t>;
 using Counters32 = CounterArray<std::uint32_t>;
 
-/// Values are int64 >= 0. Below 2^(bits+1) every value has its own bin; above, 2^bits bins per power of two, so a reported
-/// order statistic is within 2^-(bits+1) relative of the true one (bits = 10: 0.049 %). Bins are reported as midpoints, clamped
-/// to the exact minimum and maximum. Memory is allocated once: (64 - bits) * 2^bits counters, 432 KiB for bits = 10.
+/// Values are int64 >= 0. Below 2048 every value has its own bin; above, 1024 bins per power of two, so a reported order
+/// statistic is within 2^-11 (0.049 %) relative of the true one. Bins are reported as midpoints, clamped
+/// to the exact minimum and maximum. Memory is allocated once: 432 KiB of counters.
 class LogLinearHistogram {
 public:
-    explicit LogLinearHistogram(int bits = 10);  ///< bits in [1, 20]
+    static constexpr int bits = 10;
+
+    LogLinearHistogram() : counts_(log_linear_bins(bits)) {}
 
     void add(std::int64_t value, std::int64_t count = 1) {
         KVSIM_DCHECK(value >= 0 && count >= 0, "histograms take values >= 0");
-        counts_[log_linear_bin(value, bits_)] += count;
+        counts_[log_linear_bin(value, bits)] += count;
         total_ += count;
         sum_ += static_cast<Int128>(value) * count;
         if (value < min_) min_ = value;
         if (value > max_) max_ = value;
     }
-    void merge(const LogLinearHistogram& other);  ///< same bits
+    void merge(const LogLinearHistogram& other);
 
     /// add() for each of `values` with the same `count`. The caller knows their `sum`, and `low` and `high` between which all
     /// of them lie and which are the least and the greatest.
@@ -85,9 +87,9 @@ public:
         if (low < min_) min_ = low;
         if (high > max_) max_ = high;
         // Within a power of two, bins are as wide as each other.
-        const int shift = log_linear_shift(low, bits_);
-        if (shift == log_linear_shift(high, bits_)) {
-            std::int64_t* const counts = counts_.data() + (static_cast<std::size_t>(shift) << bits_);
+        const int shift = log_linear_shift(low, bits);
+        if (shift == log_linear_shift(high, bits)) {
+            std::int64_t* const counts = counts_.data() + (static_cast<std::size_t>(shift) << bits);
             const auto add_one = [=](std::int32_t value) { counts[static_cast<std::uint32_t>(value) >> shift] += count; };
             std::size_t i = 0;
             for (; i + 4 <= values.size(); i += 4) {
@@ -98,7 +100,7 @@ public:
             }
             for (; i < values.size(); ++i) add_one(values[i]);
         } else {
-            for (const std::int32_t value : values) counts_[log_linear_bin(value, bits_)] += count;
+            for (const std::int32_t value : values) counts_[log_linear_bin(value, bits)] += count;
         }
     }
 
@@ -112,7 +114,6 @@ public:
 
 private:
     [[nodiscard]] double midpoint(std::size_t bin) const;
-    int bits_;
     Counters64 counts_;
     std::int64_t total_ = 0;
     Int128 sum_ = 0;

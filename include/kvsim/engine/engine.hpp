@@ -23,15 +23,19 @@
 
 namespace kvsim {
 
-/// A request that joins an engine's waiting queue.
-struct NewRequest {
+/// A request that joins an engine's waiting queue: what every engine asks for.
+struct PlainRequest {
     RequestId id = 0;
     std::int64_t prompt = 0;      ///< tokens, >= 1, with room for an output token (EngineArgs::output_limit)
     std::int64_t max_tokens = 0;  ///< output tokens asked for, of each sequence; cut to what there is room for
-    std::int64_t sequences = 1;   ///< outputs that share the prompt; only some batch policies keep them together
-    std::int64_t limit = 0;       ///< as LiveRequest::limit
-    bool ignore_eos = true;       ///< as LiveRequest::ignore_eos
-    SimTime arrival{};            ///< at the front end
+    bool measured = true;
+};
+
+struct NewRequest : PlainRequest {
+    std::int64_t sequences = 1;  ///< outputs that share the prompt; only some batch policies keep them together
+    std::int64_t limit = 0;      ///< as LiveRequest::limit
+    bool ignore_eos = true;      ///< as LiveRequest::ignore_eos
+    SimTime arrival{};           ///< at the front end
     std::int64_t priority = 0;
     std::int64_t arrival_rank = 0;  ///< orders priority ties: order of arrival; in a recording the rank of its time
     std::string tie_id;             ///< orders ties of both, compared as text; empty: the decimal id
@@ -39,8 +43,7 @@ struct NewRequest {
     std::uint64_t output_base = 0;
     std::uint64_t beam_seed = 0;            ///< as Arrival::beam_seed
     std::vector<std::int64_t> output_lens;  ///< of each sequence, which ends there by itself; empty: all are max_tokens long
-    bool measured = true;
-    std::string request_class;  ///< both only where a policy looks at them (PolicyArgs::any)
+    std::string request_class;              ///< both only where a policy looks at them (PolicyArgs::any)
     std::string tenant;
 };
 
@@ -74,6 +77,9 @@ public:
 
 class Engine {
 public:
+    static constexpr bool moves_decoders_together = false;
+    static constexpr bool has_ids = true;
+    using Request = NewRequest;
     /// What run_ahead() passed over. The changes of held() and used_blocks() are summed, each times its instant.
     struct Ahead {
         std::int64_t steps = 0;

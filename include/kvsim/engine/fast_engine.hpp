@@ -5,19 +5,21 @@
 // max_num_seqs. Then decoding requests never run out of token budget and at most one request is an unfinished prefill, the last
 // of `running`. So all decoding requests advance together, and a step needs only
 //   * their number and the sum of their contexts,
-//   * who crosses into a new block: a request with `offset` (computed before batch k = k + offset) does so when
-//     (k + offset) mod block_size == 0, so those of one phase stand in one list, in admission order,
+//   * how many cross into a new block: a request with `offset` (computed before batch k = k + offset) does so when
+//     (k + offset) mod block_size == 0, so they are counted by phase,
 //   * who gets its last token: a list per batch number.
-// When blocks run short the crossers are walked in admission order and the victim is the tail of `running`.
+// When blocks run short the victim is the tail of `running`, until those that are left cross no more than there are blocks.
 //
 // With keep_ids() blocks have ids and the rows of a step can be told, at a cost per row when they are asked for.
 //
 // The head of the waiting queue that found too few blocks need not be asked again: blocks only become fewer, and its hit only
 // shorter, until somebody finishes, is preempted, or is placed.
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,8 +36,18 @@
 
 namespace kvsim {
 
+/// Whether the arguments meet the conditions above. The workload must also keep its outputs private
+/// (Workload::outputs_are_private) when prefix caching is on.
+bool fast_engine_handles(const EngineArgs& args);
+
+/// `Listener` has the functions of EngineListener; where it is the final class itself, calls cost nothing. `Kv`: RunKv, or
+/// CountedKv where it is enough.
+template <class Listener = EngineListener, class Kv = RunKv>
 class FastEngine {
 public:
+    static constexpr bool moves_decoders_together = true;
+    static constexpr bool has_ids = !Kv::counts_only;
+    using Request = std::conditional_t<Kv::counts_only, PlainRequest, NewRequest>;
     struct Live;
 
     /// A row that prefills, where ids are kept.
@@ -123,17 +135,15 @@ public:
         std::int64_t preempted = 0;
     };
 
-    /// Whether the arguments meet the conditions above. The workload must also keep its outputs private
-    /// (Workload::outputs_are_private) when prefix caching is on.
-    static bool handles(const EngineArgs& args);
-
-    FastEngine(const EngineArgs& args, EngineListener& listener, Integrals& integrals, TokenMeter& tokens);
+    FastEngine(const EngineArgs& args, Listener& listener, Integrals& integrals, TokenMeter& tokens);
 
     /// Before the first request: blocks have ids, and steps can be recorded.
-    void keep_ids() { kv_.keep_ids(); }
+    void keep_ids() {
+        if constexpr (!Kv::counts_only) kv_.keep_ids();
+    }
 
     /// A new request joins the waiting queue.
-    void enqueue(NewRequest& request);  ///< may take over its storage
+    void enqueue(Request& request);  ///< may take over its storage
     void schedule(Batch& batch, SimTime now);
     void update(const Batch& batch, SimTime now);
     /// The scheduled half of a step's record, right after schedule(); needs keep_ids().
@@ -155,9 +165,9 @@ public:
                     DecodePrices& prices);
 
     [[nodiscard]] const EngineArgs& args() const { return args_; }
-    [[nodiscard]] const RunKv& kv() const { return kv_; }
+    [[nodiscard]] const Kv& kv() const { return kv_; }
     [[nodiscard]] std::int64_t unfinished() const { return unfinished_; }
-    [[nodiscard]] std::int64_t outstanding_tokens() const { return outstanding_; }
+    [[nodiscard]] std::int64_t outstanding_tokens() const { return work_ - advanced_ - other_computed_; }
     [[nodiscard]] std::int64_t running_count() const { return running_count_; }
     [[nodiscard]] std::int64_t waiting_count() const { return static_cast<std::int64_t>(waiting_.size()); }
     [[nodiscard]] std::int64_t slots_per_block() const { return args_.block_size; }
@@ -165,13 +175,11 @@ public:
     [[nodiscard]] std::int64_t usable_blocks() const { return kv_.usable(); }
     [[nodiscard]] std::int64_t used_blocks() const { return kv_.usable() - kv_.free(); }
     /// Reserved and internal slots together, as reserved; what was internal is moved when its request leaves.
-    [[nodiscard]] HeldSlots held() const { return {table_blocks_ * args_.block_size - computed_, 0}; }
+    [[nodiscard]] HeldSlots held() const { return {held_integrals_.reserved(), 0}; }
     /// The same, each where it belongs.
     [[nodiscard]] HeldSlots held_apart() const;
     /// Of the integral of reserved slots up to `now`, what those that run will move.
     [[nodiscard]] Int128 internal_until(SimTime now) const;
-    /// The state changed at `now`; run_ahead() has told of what it passed over.
-    void account(SimTime now) { held_integrals_.set(used_blocks(), held().reserved, now); }
     [[nodiscard]] const HeldIntegrals& held_integrals() const { return held_integrals_; }
     [[nodiscard]] std::string describe() const;
     [[nodiscard]] std::vector<std::pair<RequestId, std::int64_t>> left_over() const;
@@ -188,26 +196,31 @@ private:
         Live* last = nullptr;
     };
 
-    template <Links Live::*links>
-    static void push(List& list, Live& live);
-    template <Links Live::*links>
-    static void unlink(List& list, const Live& live);
+    static void push(List& list, Live& live, Links Live::*links);
+    static void unlink(List& list, const Live& live, Links Live::*links);
 
-    [[nodiscard]] List& bucket(std::int64_t batch) { return buckets_[static_cast<std::size_t>(batch) & bucket_mask_]; }
+    [[nodiscard]] List& bucket(std::int64_t batch) { return buckets_[static_cast<std::size_t>(batch) & (ends_in_sight - 1)]; }
     void make_live();
     void enter_bucket(Live& live);
     void leave_bucket(const Live& live);
-    [[nodiscard]] std::int64_t batches_without_end(std::int64_t first, std::int64_t most);
+    [[nodiscard]] std::int64_t next_end_from(std::int64_t first);
     [[nodiscard]] bool bound_stays(Bound bound) const;
     [[nodiscard]] std::int64_t blocks(std::int64_t computed) const {
         return block_shift_ >= 0 ? (computed + args_.block_size - 1) >> block_shift_ : ceil_div(computed, args_.block_size);
     }
 
-    struct Walk;
-    void flush(Walk& walk, SimTime now);
-    void finish_in(const Batch& batch, SimTime now);
-    std::int64_t pass_many(Walk& walk, Batch& first, Batch* last, SimTime& end, SimTime horizon, std::int64_t most,
-                           const DecodeLine& line);
+    std::int64_t pass_many(Batch& first, Batch& last, SimTime& end, SimTime horizon, const DecodeLine& line);
+    [[nodiscard]] std::int64_t steps_in_time(std::int64_t most, std::int64_t room, std::int64_t longest) const;
+    void update_others(const Batch& batch);
+    bool pass_mixed(Batch& batch, SimTime now, Bound bound, SimTime last_finish);
+    void advance(Batch& batch, std::int64_t crossers, SimTime now);
+    void note_peak() { integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_blocks()); }
+    void count_batch(Batch& batch, SimTime now);
+    [[nodiscard]] std::size_t next_phase(std::size_t phase) const {
+        return static_cast<std::int64_t>(phase) + 1 == args_.block_size ? 0 : phase + 1;
+    }
+    /// It just gives each of the decoders a token.
+    [[nodiscard]] bool is_plain(const Batch& batch) const { return !batch.prefills && batch.decoders == decoders_; }
     void take_tokens(const Batch& batch);
     void finish_all(std::int64_t batch);
     [[nodiscard]] SimTime& scheduled_at(std::int64_t batch) {
@@ -220,10 +233,9 @@ private:
     void plan_prefilling(Batch& batch);
     [[nodiscard]] bool lacks_blocks(PrefixHit hit, std::int64_t total, std::int64_t tokens);
     [[nodiscard]] bool held_back_in_next();
-    std::int64_t make_room(Batch& batch, SimTime now);
-    [[nodiscard]] bool only_preempts(Bound bound, std::int64_t free) const;
+    [[nodiscard]] bool only_preempts(Bound bound) const;
     void plan_waiting(Batch& batch);
-    void place(Batch& batch, Live& live, std::int64_t tokens);
+    void place(Batch& batch, Live& live, std::int64_t tokens, std::int64_t held);
     void name_crossers();
     static void note_row(Batch& batch, const PrefillRow& row);
     void close_plan(Batch& batch);
@@ -235,13 +247,14 @@ private:
     void leave_running(Live& live, std::int64_t registered_tokens);
 
     static constexpr std::int64_t not_blocked = INT64_MAX;
-    static constexpr std::int64_t stretch = 128;  // most steps of pass_many()
+    static constexpr std::int64_t stretch = 128;        // most steps of pass_many()
+    static constexpr std::size_t ends_in_sight = 4096;  // batches with a bucket of their own
 
     EngineArgs args_;
-    EngineListener& listener_;
+    Listener& listener_;
     Integrals& integrals_;
     TokenMeter& tokens_;
-    RunKv kv_;
+    Kv kv_;
     std::int64_t watermark_blocks_;
 
     std::vector<std::unique_ptr<Live>> lives_;
@@ -258,17 +271,15 @@ private:
     std::int64_t decoders_ = 0;
     std::int64_t measured_decoders_ = 0;
     std::int64_t decode_context_ = 0;     // sum of the decoders' computed tokens
-    std::int64_t computed_ = 0;           // sum over all running requests
-    std::int64_t table_blocks_ = 0;       // sum of their tables' lengths
+    std::int64_t advanced_ = 0;           // tokens that decoders have computed, of all that ever did
+    std::int64_t other_computed_ = 0;     // the rest of what those that run have computed; may be negative
     int block_shift_ = -1;                // log2(block_size), or -1 if it is no power of two
-    std::vector<List> phases_;            // by (-offset) mod block_size: crosses when batch mod block_size is that
-    std::vector<std::int32_t> crossers_;  // their lengths
+    std::vector<std::int32_t> crossers_;  // decoders by (-offset) mod block_size: who crosses when batch mod block_size is that
     std::vector<List> buckets_;           // by last_batch, in admission order
-    std::size_t bucket_mask_ = 0;
-    std::vector<std::uint64_t> occupied_;  // a bit a bucket
-    std::int64_t next_end_ = 0;            // no batch scheduled from now on and before this one yields a last token
-    std::int64_t most_crossings_;          // of a decoder in `stretch` steps
-    std::vector<SimTime> scheduled_at_;    // of the latest batches, by number: a ring
+    std::array<std::uint64_t, ends_in_sight / 64> occupied_{};  // a bit a bucket
+    std::int64_t next_end_ = 0;          // no batch scheduled from now on and before this one yields a last token
+    std::int64_t most_crossings_;        // of a decoder in `stretch` steps
+    std::vector<SimTime> scheduled_at_;  // of the latest batches, by number: a ring
     std::size_t scheduled_mask_ = 0;
     HeldIntegrals held_integrals_;
 
@@ -279,12 +290,12 @@ private:
     std::int64_t step_ = 0;
     std::vector<RequestId> finished_;
     bool steady_ = false;  // until a finish or preemption the next schedule() only advances the decoders
-    std::uint64_t admissions_ = 0;
     std::int64_t unfinished_ = 0;
-    std::int64_t outstanding_ = 0;
+    std::int64_t work_ = 0;  // tokens that the unfinished ones compute in all
 };
 
-struct FastEngine::Live {
+template <class Listener, class Kv>
+struct FastEngine<Listener, Kv>::Live {
     RequestId id = 0;
     std::int32_t prompt = 0;
     std::int32_t max_tokens = 0;
@@ -296,21 +307,20 @@ struct FastEngine::Live {
     bool measured = true;
     bool admitted_before = false;
     bool has_token = false;
-    std::uint32_t phase_index = 0;  // decoding: of its phase list
+    std::uint32_t phase_index = 0;  // decoding: its place in crossers_
     std::int64_t offset = 0;        // decoding: computed before batch k is k + offset
     std::int64_t last_batch = 0;    // the batch that yields its last token
-    std::uint64_t order = 0;        // admission order
     SimTime last_token{};           // kept when preempted
     SimTime last_block = never;     // when its prefill took its last block; never: it decodes into it
     Links run;
-    Links phase;
     Links bucket;
-    RunKv::Holding kv;
+    typename Kv::Holding kv;
     std::vector<TokenRun> content;
     std::vector<BlockId> table;  // where ids are kept
 };
 
-inline bool FastEngine::somebody_ends_in(std::int64_t batch) {
+template <class Listener, class Kv>
+inline bool FastEngine<Listener, Kv>::somebody_ends_in(std::int64_t batch) {
     // Its bucket may hold others, whole turns of the ring later.
     for (const Live* live = bucket(batch).first; live; live = live->bucket.next) {
         if (live->last_batch == batch) return true;
@@ -319,3 +329,5 @@ inline bool FastEngine::somebody_ends_in(std::int64_t batch) {
 }
 
 }  // namespace kvsim
+
+#include "kvsim/engine/fast_engine_steps.hpp"

@@ -20,27 +20,26 @@ public:
         internal_.dt -= static_cast<Int128>(held.internal - internal_.last) * t;
         keep(used, held);
     }
-    /// Where no slot is internal; as one of the two below.
-    void set(std::int64_t used, std::int64_t reserved, SimTime now) {
+    /// Both change by so much at `now`; no slot is internal.
+    void add(std::int64_t used, std::int64_t reserved, SimTime now) {
         const std::int64_t t = now.time_since_epoch().count();
-        used_.dt -= static_cast<Int128>(used - used_.last) * t;
-        reserved_.dt -= static_cast<Int128>(reserved - reserved_.last) * t;
-        used_.last = used;
-        reserved_.last = reserved;
+        add(used, reserved, static_cast<Int128>(used) * t, static_cast<Int128>(reserved) * t);
     }
-    /// After several changes; each sum: of a value's changes, each times its instant.
-    void set(std::int64_t used, std::int64_t reserved, Int128 used_sum, Int128 reserved_sum) {
+    /// The same after several changes; each sum: of a value's changes, each times its instant.
+    void add(std::int64_t used, std::int64_t reserved, Int128 used_sum, Int128 reserved_sum) {
+        used_.last += used;
         used_.dt -= used_sum;
+        reserved_.last += reserved;
         reserved_.dt -= reserved_sum;
-        used_.last = used;
-        reserved_.last = reserved;
     }
+    /// The values after several changes, likewise.
     void set(std::int64_t used, HeldSlots held, Int128 used_sum, Int128 reserved_sum, Int128 internal_sum) {
         used_.dt -= used_sum;
         reserved_.dt -= reserved_sum;
         internal_.dt -= internal_sum;
         keep(used, held);
     }
+    [[nodiscard]] std::int64_t reserved() const { return reserved_.last; }
     /// From time 0 to `now`, up to which nothing more changes.
     [[nodiscard]] Int128 used_until(SimTime now) const { return used_.until(now); }
     [[nodiscard]] Int128 reserved_until(SimTime now) const { return reserved_.until(now); }

@@ -120,8 +120,8 @@ struct Outcome {
     RareCounts recomputed_tokens;                     ///< by request: scheduled below its earlier maximum of `computed`
     std::shared_ptr<const RequestTotals> totals;      ///< of measured requests; null where records are kept
     std::shared_ptr<const RequestTotals> totals_all;  ///< of all requests; null when none is cut as warm-up
-    LogLinearHistogram itl{10};                       ///< gaps between consecutive tokens of all measured requests, ns
-    LogLinearHistogram itl_all{10};                   ///< the same over all requests; empty when no request is cut as warm-up
+    LogLinearHistogram itl;                           ///< gaps between consecutive tokens of all measured requests, ns
+    LogLinearHistogram itl_all;                       ///< the same over all requests; empty when no request is cut as warm-up
     Integrals integrals;
     Counters counters;
     std::int64_t usable_blocks = 0;  ///< per replica

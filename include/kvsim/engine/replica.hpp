@@ -42,7 +42,7 @@ struct ReplicaState {
 /// The clock over either engine (Engine or FastEngine): one main loop, no virtual call on the way.
 template <class AnyEngine>
 class Replica {
-    static constexpr bool fast = std::is_same_v<AnyEngine, FastEngine>;
+    static constexpr bool fast = AnyEngine::moves_decoders_together;
     template <class E, bool>
     struct BatchOf {
         using type = kvsim::Batch;
@@ -57,8 +57,8 @@ public:
     using StepSink = std::function<void(const StepRecord&)>;
 
     /// `extras` go to the engine's constructor behind its arguments and listener.
-    template <class... Extras>
-    Replica(const EngineArgs& args, EngineListener& listener, const StepTimeModel& step_time, Integrals& integrals,
+    template <class Listener, class... Extras>
+    Replica(const EngineArgs& args, Listener& listener, const StepTimeModel& step_time, Integrals& integrals,
             Counters& counters, StepSink on_step, Extras&&... extras)
         : engine_(args, listener, std::forward<Extras>(extras)...),
           prices_(step_time),
@@ -66,7 +66,7 @@ public:
           integrals_(integrals),
           on_step_(std::move(on_step)) {
         if constexpr (fast) {
-            if (on_step_) engine_.keep_ids();
+            if (recorded()) engine_.keep_ids();
             for (Batch& batch : batches_) batch.reserve(std::min<std::int64_t>(args.max_num_seqs, 1024));
         } else {
             engine_.price_by(step_time);
@@ -125,7 +125,7 @@ public:
     }
 
     /// A request joins the waiting queue; an idle replica wakes at start_step().
-    Slot enqueue(NewRequest& request, SimTime now) {
+    Slot enqueue(typename AnyEngine::Request& request, SimTime now) {
         Slot slot{};
         if constexpr (fast) {
             engine_.enqueue(request);
@@ -185,17 +185,17 @@ public:
         const bool waited = engine_.waiting_count() > 0;
         const std::int64_t before = engine_.unfinished();
         engine_.update(*current_, now);
-        if (yields_tokens(*current_)) fruitless_preemptions_ = 0;
+        if (fruitless_preemptions_ > 0 && yields_tokens(*current_)) fruitless_preemptions_ = 0;
         if (waited) integrals_.finished_while_waiting += before - engine_.unfinished();
         flying_ = false;
         due_ = true;
         // The trailing batch without rows leaves with the last request; one whose requests were all aborted still runs.
         if (!engine_.has_work() && next_->empty()) has_next_ = false;
-        if (record_open_) close_record(current_->step, now);
+        if (recorded() && record_open_) close_record(current_->step, now);
     }
 
     /// Launches what can start now and runs schedule() as often as is due.
-    void start_step(SimTime now) {
+    [[gnu::always_inline]] void start_step(SimTime now) {
         if (flying_ || !due_) return;
         due_ = false;
         if (has_next_ && !next_->empty()) {
@@ -213,9 +213,9 @@ public:
     /// May run ahead: over steps that end before `horizon` and in which nobody is admitted, preempted or finishes; and over any
     /// steps that end before `quiet_until`, in which somebody finishes only if `finishes` allows it. What it tells its listener
     /// may lie ahead of the clock. Gives the end of the last step of the second kind, or `now`.
-    SimTime run_ahead(SimTime now, SimTime horizon, SimTime quiet_until, bool finishes) {
+    [[gnu::noinline]] SimTime run_ahead(SimTime now, SimTime horizon, SimTime quiet_until, bool finishes) {
         if constexpr (fast) {
-            if (on_step_) return now;       // records come in the order of time over all replicas
+            if (recorded()) return now;     // records come in the order of time over all replicas
             constexpr int most_turns = 64;  // then the user's interrupt is looked for
             for (int turn = 0; turn < most_turns && flying_ && end_ < horizon; ++turn) {
                 if (engine_.steady() && !cold_.lasts(end_ - begin_) && jump(horizon, finishes ? quiet_until : SimTime{}) &&
@@ -277,11 +277,13 @@ private:
     bool jump(SimTime horizon, SimTime last_finish) {
         const SimTime first_end = end_;
         const SimDuration first_pending = has_next_ ? next_->duration : SimDuration{};
-        const FastEngine::Ahead passed = engine_.run_ahead(current_, next_, has_next_, end_, horizon, last_finish, prices_);
+        const auto passed = engine_.run_ahead(current_, next_, has_next_, end_, horizon, last_finish, prices_);
         if (passed.steps == 0) return false;
         fruitless_preemptions_ = 0;
-        preemptions_ += passed.preempted;
-        counters_.preemptions += passed.preempted;
+        if (passed.preempted > 0) {
+            preemptions_ += passed.preempted;
+            counters_.preemptions += passed.preempted;
+        }
         counters_.steps += passed.steps;
         counters_.rows += passed.rows;
         counters_.tokens += passed.rows;
@@ -337,9 +339,7 @@ private:
 
     /// The state changed at `now`.
     void account(SimTime now) {
-        if constexpr (fast) {
-            engine_.account(now);
-        } else {
+        if constexpr (!fast) {
             held_integrals_.set(engine_.used_blocks(), engine_.held(), now);
             const std::int64_t saved = engine_.saved_blocks();
             saved_dt_ -= static_cast<Int128>(saved - saved_) * now.time_since_epoch().count();
@@ -408,7 +408,7 @@ private:
     }
 
     /// Nothing is in flight. A step that only preempted made room: the next one follows at once.
-    void schedule_until_rows(SimTime now) {
+    [[gnu::noinline]] void schedule_until_rows(SimTime now) {
         const bool async = engine_.args().async_scheduling;
         do {
             const std::int64_t before = has_next_ ? next_->step : StepRecord::none;
@@ -434,7 +434,7 @@ private:
     }
 
     /// `current_` starts now; under async scheduling the next batch is decided at the same instant.
-    void launch(SimTime now) {
+    [[gnu::always_inline]] void launch(SimTime now) {
         flying_ = true;
         end_ = now + current_->duration;
         has_next_ = engine_.args().async_scheduling;
@@ -442,7 +442,7 @@ private:
     }
 
     /// `starts`: when the batch is launched.
-    void schedule_into(Batch& batch, SimTime now, SimTime starts) {
+    [[gnu::always_inline]] void schedule_into(Batch& batch, SimTime now, SimTime starts) {
         if constexpr (fast) {
             engine_.schedule(batch, now);
         } else {  // whose schedule() may see the last of a request
@@ -479,7 +479,7 @@ private:
             }
         }
         integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, engine_.used_blocks());
-        if (on_step_) open_record(batch, now);
+        if (recorded()) open_record(batch, now);
     }
 
     void open_record(Batch& batch, SimTime now) {
@@ -520,6 +520,11 @@ private:
         if (engine_.args().async_scheduling && !record_.scheduled.empty()) record_.start = now;
         record_open_ = false;
         on_step_(record_);
+    }
+
+    [[nodiscard]] bool recorded() const {
+        if constexpr (fast && !AnyEngine::has_ids) return false;
+        return static_cast<bool>(on_step_);
     }
 
     AnyEngine engine_;

@@ -97,7 +97,7 @@ inline void RequestCounts::add(const RequestRecord& r) {
 /// RequestCounts and a histogram of each quantity: tokens, ns. An order statistic is within 2^-11 (0.049 %) relative.
 struct RequestTotals {
     RequestCounts counts;
-    LogLinearHistogram prompt{10}, output{10}, ttft{10}, tpot{10}, e2e{10}, queue{10};
+    LogLinearHistogram prompt, output, ttft, tpot, e2e, queue;
 
     void add(const RequestRecord& record, const config::SloConfig& slo, std::int64_t recomputed_tokens);
 };

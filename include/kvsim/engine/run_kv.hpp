@@ -25,6 +25,7 @@ namespace kvsim {
 class RunKv {
 public:
     static constexpr std::uint32_t none = 0xffffffff;
+    static constexpr bool counts_only = false;
 
     /// A request's part. All zero when it holds nothing; `content` lives with the request.
     struct Holding {
@@ -70,7 +71,7 @@ public:
     /// For blocks whose holder is only counted (decoding requests): like extend() without the holding, which is name()d where
     /// ids are kept.
     void take(std::int64_t blocks) {
-        KVSIM_CHECK(blocks <= free_, "blocks are only taken when they are free");
+        KVSIM_DCHECK(blocks <= free_, "blocks are only taken when they are free");
         free_ -= blocks;
         if (caching_) take_in_order(blocks);  // else nothing can be hit, so the order of the free list decides nothing
     }
@@ -80,9 +81,10 @@ public:
     void publish(Holding& holding, std::int64_t upto) {
         if (caching_) publish_shared(holding, upto);
     }
-    /// Gives everything back, tail first. With `registered_tokens` >= 0 the request may come back and hit its own blocks below
-    /// that.
-    void release(Holding& holding, std::int64_t registered_tokens) {
+    /// Gives back everything, tail first: `held` blocks, those that were only counted among them. With `registered_tokens` >= 0
+    /// the request may come back and hit its own blocks below that.
+    void release(Holding& holding, std::int64_t held, std::int64_t registered_tokens) {
+        holding.own_blocks = static_cast<std::int32_t>(held) - holding.path_blocks;
         free_ += holding.own_blocks;
         if (ids_) drop_ids(holding);
         if (caching_) release_in_order(holding, registered_tokens);

@@ -18,16 +18,16 @@ public:
     void start(SimTime first_arrival) { origin_ = second_end_ = first_arrival; }
     /// Tokens that follow one of the same request; tokens must come second by second.
     void next(std::int64_t count, std::int64_t measured, SimDuration gap, SimTime now) {
-        if (measured > 0) out_.itl.add(gap.count(), measured);
-        if (cut_) out_.itl_all.add(gap.count(), count);
+        if (cut_) {
+            if (measured > 0) out_.itl.add(gap.count(), measured);
+            out_.itl_all.add(gap.count(), count);
+        } else {
+            out_.itl.add(gap.count(), count);
+        }
         add(count, now);
     }
     void add(std::int64_t count, SimTime now) {
-        if (now >= second_end_) {
-            peak_ = std::max(peak_, in_second_);
-            in_second_ = 0;
-            second_end_ = end_of_second(now);
-        }
+        if (now >= second_end_) next_second(now);
         in_second_ += count;
     }
     /// next() for each of `gaps` with the same counts, all of them in the second that ends at second_end(); sum, low and high
@@ -46,6 +46,12 @@ public:
     }
 
 private:
+    [[gnu::noinline]] void next_second(SimTime now) {
+        peak_ = std::max(peak_, in_second_);
+        in_second_ = 0;
+        second_end_ = end_of_second(now);
+    }
+
     Outcome& out_;
     bool cut_;
     SimTime origin_{};

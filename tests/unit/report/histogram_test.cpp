@@ -65,12 +65,11 @@ TEST_CASE("histogram: empty, one value, small values") {
 
 TEST_CASE("histogram quantiles stay within the stated error on many streams") {
     constexpr std::array<double, 7> qs{0, 0.1, 0.5, 0.9, 0.95, 0.99, 1};
-    for (const int bits : {7, 10}) {
-        const double bound = std::ldexp(1.0, -(bits + 1));
+        const double bound = std::ldexp(1.0, -(LogLinearHistogram::bits + 1));
         for (std::uint64_t seed = 0; seed < 20; ++seed) {
             Stream stream{seed};
             std::vector<std::int64_t> column;
-            LogLinearHistogram h(bits);
+            LogLinearHistogram h;
             const double sigma = 0.2 + 0.1 * static_cast<double>(seed % 15);
             for (int i = 0; i < 5000; ++i) {
                 const double drift = seed % 2 ? 1 + 9 * i / 5000.0 : 1;  // an overloaded server's latencies
@@ -86,7 +85,6 @@ TEST_CASE("histogram quantiles stay within the stated error on many streams") {
             CHECK(h.min() == *std::min_element(column.begin(), column.end()));
             CHECK(h.max() == *std::max_element(column.begin(), column.end()));
         }
-    }
 }
 
 TEST_CASE("histogram: counts, merge and exact mean") {
@@ -107,7 +105,6 @@ TEST_CASE("histogram: counts, merge and exact mean") {
     CHECK(a.max() == both.max());
     for (const double q : {0.0, 0.3, 0.5, 0.99, 1.0}) CHECK(a.quantile(q) == both.quantile(q));
     CHECK(a.standard_deviation() == doctest::Approx(both.standard_deviation()));
-    CHECK_THROWS_AS(a.merge(LogLinearHistogram(7)), InternalError);
 }
 
 TEST_CASE("histogram: many values of one count, within a power of two and beyond") {

@@ -204,7 +204,7 @@ TEST_CASE("summary: warm-up is cut from the summary and kept for the client") {
     Outcome o = sample_outcome();
     o.requests[0].measured = false;
     o.itl_all = o.itl;
-    o.itl = LogLinearHistogram(10);
+    o.itl = LogLinearHistogram();
     o.itl.add(1500, 30);
     const Summary s = summarize(sample_info(), o);
     CHECK(s.requests == 3);
