@@ -27,6 +27,17 @@ private:
     std::int64_t left_;
 };
 
+std::optional<double> rate_of(const Outcome& outcome, const SimulationOptions& options) {
+    const std::int64_t finished = outcome.integrals.finished_while_waiting;
+    const std::int64_t completed = outcome.counters.completed;
+    if (!outcome.stall_report.empty() || completed < 100) return std::nullopt;
+    if (finished >= 100 && finished * 2 >= completed) {
+        return static_cast<double>(finished) / to_seconds(outcome.integrals.any_waiting) *
+               static_cast<double>(options.replicas);
+    }
+    return static_cast<double>(completed) / to_seconds(outcome.end - outcome.first_arrival + options.api);
+}
+
 }  // namespace
 
 std::optional<double> saturated_rate(const SimulationOptions& options, const StepTimeModel& step_time, Router& router,
@@ -44,19 +55,12 @@ std::optional<double> saturated_rate(const SimulationOptions& options, const Ste
     plain.window = {};
     plain.engine.max_queued_requests = -1;  // all are to be served
     plain.cold_start = {};
+    // All leave the front end at one instant: without it they do so `api` earlier and need no room in it.
+    plain.api = {};
     Backlog backlog(workload, most);
-    Outcome outcome;
     try {
-        outcome = simulate(plain, step_time, router, backlog);
+        return rate_of(simulate(plain, step_time, router, backlog), options);
     } catch (const UserError&) { return std::nullopt; }  // none of the replayed requests fits; those behind them may
-    const std::int64_t finished = outcome.integrals.finished_while_waiting;
-    const std::int64_t completed = outcome.counters.completed;
-    if (!outcome.stall_report.empty() || completed < 100) return std::nullopt;
-    if (finished >= 100 && finished * 2 >= completed) {
-        return static_cast<double>(finished) / to_seconds(outcome.integrals.any_waiting) *
-               static_cast<double>(options.replicas);
-    }
-    return static_cast<double>(completed) / to_seconds(outcome.end - outcome.first_arrival);
 }
 
 }  // namespace kvsim
