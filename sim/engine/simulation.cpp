@@ -385,10 +385,11 @@ private:
 
     /// What only some requests have.
     [[gnu::noinline]] void note_names(RequestId id) {
-        if (!arrival_.external_id.empty()) out_.external_ids[id] = arrival_.external_id;
-        if (!arrival_.request_class.empty()) out_.classes[id] = arrival_.request_class;
-        if (!arrival_.session_id.empty()) out_.sessions[id] = arrival_.session_id;
-        if (!arrival_.tenant.empty()) out_.tenants[id] = arrival_.tenant;
+        const std::size_t rows = out_.requests.capacity();
+        if (!arrival_.external_id.empty()) out_.external_ids.set(id, arrival_.external_id, rows);
+        if (!arrival_.request_class.empty()) out_.classes.set(id, arrival_.request_class, rows);
+        if (!arrival_.session_id.empty()) out_.sessions.set(id, arrival_.session_id, rows);
+        if (!arrival_.tenant.empty()) out_.tenants.set(id, arrival_.tenant, rows);
         if (arrival_.attempt > 0) out_.attempts[id] = arrival_.attempt;
         if (const SimDuration waited = now_ - arrival_.time; waited > SimDuration::zero() && options_.note_client_queue)
             note_client_queue(id, waited);
@@ -944,9 +945,9 @@ private:
             const std::vector<std::string> own = replica->unmet_names();
             std::erase_if(unmet, [&own](const std::string& name) { return std::count(own.begin(), own.end(), name) == 0; });
         }
-        std::set<std::string> met;
-        for (const auto* names : {&out_.tenants, &out_.classes}) {
-            for (const auto& [id, name] : *names) met.insert(name);
+        std::set<std::string_view> met;
+        for (const NameColumn* names : {&out_.tenants, &out_.classes}) {
+            for (std::uint32_t number = 1; number <= names->different(); ++number) met.insert(names->name(number));
         }
         const std::vector<std::string_view> candidates(met.begin(), met.end());
         for (const std::string& name : unmet) {

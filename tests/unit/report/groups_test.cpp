@@ -54,7 +54,7 @@ TEST_CASE("fairness over requests is of the speed each one saw, over tenants of 
     CHECK(tenant_fairness(outcome).value() == doctest::Approx(1.5 * 1.5 / (2 * (1 + 0.25))));
     outcome.tenants = {{0, "b"}};
     CHECK_FALSE(tenant_fairness(outcome).has_value());
-    outcome.classes.clear();
+    outcome.classes = {};
     CHECK(tenant_fairness(outcome).value() == doctest::Approx(1.5 * 1.5 / (2 * (1 + 0.25))));
     outcome.tenants = {{0, "a"}, {1, "b"}};
     CHECK(tenant_fairness(outcome).value() == doctest::Approx(2.0 * 2.0 / (3 * (1 + 1))));
