@@ -1,5 +1,7 @@
 #include "kvsim/engine/capacity.hpp"
 
+#include <algorithm>
+
 #include "kvsim/base/check.hpp"
 
 namespace kvsim {
@@ -8,7 +10,7 @@ namespace {
 /// The same requests in the same order, all there from the start.
 class Backlog final : public Workload {
 public:
-    Backlog(Workload& inner, std::int64_t most) : inner_(inner), left_(most) {}
+    Backlog(Workload& inner, std::int64_t most) : inner_(inner), most_(most), left_(most) {}
     [[nodiscard]] std::optional<SimTime> next_time() override {
         if (left_ == 0 || !inner_.next_time()) return std::nullopt;
         return SimTime{};
@@ -19,11 +21,15 @@ public:
         --left_;
     }
     [[nodiscard]] bool closed_loop() const override { return false; }
+    [[nodiscard]] std::optional<std::int64_t> size_hint() const override {
+        return std::min(most_, inner_.size_hint().value_or(most_));
+    }
     [[nodiscard]] bool may_branch() const override { return inner_.may_branch(); }
     [[nodiscard]] bool outputs_are_private() const override { return inner_.outputs_are_private(); }
 
 private:
     Workload& inner_;
+    std::int64_t most_;
     std::int64_t left_;
 };
 

@@ -33,6 +33,9 @@ namespace {
 constexpr std::size_t max_timeline_samples = 20'000'000;
 /// Of windows.csv.
 constexpr std::size_t max_windows = 1'000'000;
+/// Reserved where nobody knows how many requests will come: while a table of records grows it is there twice, and what is not
+/// touched takes no memory.
+constexpr std::size_t unknown_requests = std::size_t{1} << 20;
 /// In a closed loop, whose clients may send again for ever without time going on.
 constexpr std::int64_t most_turned_away_at_once = 10'000'000;
 
@@ -75,6 +78,8 @@ public:
             record_mask_ = first_pool_size - 1;
         } else if (const auto n = workload.size_hint()) {
             reserve_requests(*n);
+        } else {
+            out_.requests.reserve(unknown_requests);
         }
         for (std::int64_t i = 0; i < options.replicas; ++i) add_replica(i, step_time);
         for (const auto& replica : replicas_) replica->start_cold(options.cold_start);
@@ -482,13 +487,13 @@ private:
 
     [[nodiscard]] std::size_t route() {
         if constexpr (one) return 0;
-        std::vector<ReplicaLoad> loads = loads_;  // those still in the front end
+        routed_by_ = loads_;
         for (std::size_t i = 0; i < replicas_.size(); ++i) {
             const ReplicaState state = replicas_[i]->state();
-            loads[i].requests += state.unfinished;
-            loads[i].tokens += state.outstanding_tokens;
+            routed_by_[i].requests += state.unfinished;
+            routed_by_[i].tokens += state.outstanding_tokens;
         }
-        const std::size_t target = router_.pick(arrival_, loads);
+        const std::size_t target = router_.pick(arrival_, routed_by_);
         KVSIM_CHECK(target < replicas_.size(), "a router picks an existing replica");
         return target;
     }
@@ -1020,9 +1025,10 @@ private:
     DurationColumn::Reader client_queue_{out_.client_queue};
     TokenMeter tokens_;
     std::vector<std::unique_ptr<ReplicaType>> replicas_;
-    std::vector<ReplicaLoad> loads_;  // requests still in the front end
-    SimTime last_instant_;            // so that sums over the replicas fit as well
-    Ring<Joining> joining_;           // in the front end, in order of arrival
+    std::vector<ReplicaLoad> loads_;      // requests still in the front end
+    std::vector<ReplicaLoad> routed_by_;  // and those in the engines, for the latest arrival
+    SimTime last_instant_;                // so that sums over the replicas fit as well
+    Ring<Joining> joining_;               // in the front end, in order of arrival
     Joining at_once_;
     std::map<RequestId, Family> families_;     // with may_branch_
     std::vector<Slot> slots_;                  // with may_cancel_: by request
