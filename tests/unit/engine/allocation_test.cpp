@@ -32,7 +32,7 @@ public:
         out.output_tokens = 1 + 11 * next_ % 150;
         if (groups_ > 0) {
             out.prompt.clear();
-            out.prompt.push_back({static_cast<std::uint64_t>(1 + next_ % groups_) << 20, 64});
+            out.prompt.push_back({static_cast<std::uint64_t>(1 + next_ * next_ % groups_) << 20, 64});
             out.prompt.push_back({private_tokens(static_cast<RequestId>(next_)), out.prompt_tokens});
             out.prompt_tokens += 64;
         }
@@ -87,6 +87,7 @@ TEST_CASE("the fast engine allocates nothing between two points of a steady run"
                           Case{.name = "front end", .async = true, .api = milliseconds(30)},
                           Case{.name = "prefix caching", .async = true, .groups = 7},
                           Case{.name = "prefix caching, preempting", .async = true, .blocks = 480, .groups = 7},
+                          Case{.name = "more prefixes than the cache holds", .async = true, .blocks = 600, .groups = 500},
                           Case{.name = "replicas", .async = true, .api = milliseconds(30), .replicas = 3},
                           Case{.name = "at the client", .async = true, .concurrency = 20},
                           Case{.name = "histograms", .async = true, .blocks = 480, .keep_requests = false}}) {
