@@ -11,6 +11,7 @@
 
 #include "gap_sum.hpp"
 #include "kvsim/base/check.hpp"
+#include "kvsim/base/ring.hpp"
 #include "kvsim/random/distribution.hpp"
 #include "kvsim/random/stream.hpp"
 #include "kvsim/random/zipf.hpp"
@@ -146,9 +147,9 @@ public:
         c.pending.pop_back();
         Call& call = calls_[handle];
         last_sent_ = std::max(last_sent_, call.time);
-        const auto id = static_cast<RequestId>(call_of_.size());
+        const auto id = static_cast<RequestId>(oldest_ + call_of_.size());
         KVSIM_CHECK(id != std::numeric_limits<RequestId>::max(), "at most 2^32 - 1 requests");
-        call_of_.push_back(handle);
+        call_of_.push_back() = handle;
         if (call.attempt == 0) {
             if (!call.drawn && c.laws.users) call.index = static_cast<std::uint64_t>(c.sent);
             ++c.sent;
@@ -164,7 +165,7 @@ public:
     }
 
     void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) override {
-        const std::uint32_t handle = call_of_[id];
+        const std::uint32_t handle = take_call(id);
         Call& call = calls_[handle];
         Class& c = classes_[call.owner];
         note_change(call.owner);
@@ -282,6 +283,12 @@ private:
 
     void all_changed() {
         for (std::uint32_t owner = 0; owner < classes_.size(); ++owner) note_change(owner);
+    }
+    /// Of a request that leaves.
+    std::uint32_t take_call(RequestId id) {
+        const std::uint32_t handle = std::exchange(call_of_[id - oldest_], no_call);
+        for (; !call_of_.empty() && call_of_.front() == no_call; ++oldest_) call_of_.pop_front();
+        return handle;
     }
     void note_change(std::uint32_t owner) {
         if (std::exchange(classes_[owner].changed, true)) return;
@@ -664,6 +671,8 @@ private:
         if (session->user >= 0) think(owner, session->user, now);
     }
 
+    static constexpr std::uint32_t no_call = std::numeric_limits<std::uint32_t>::max();
+
     std::optional<std::int64_t> requests_;
     std::deque<Class> classes_;
     std::vector<SimTime> sends_next_;     // by class, as look() found; never: it cannot
@@ -671,8 +680,9 @@ private:
                                           // whether all are sent
     std::deque<Call> calls_;              // stable addresses
     std::vector<std::uint32_t> spare_;
-    std::vector<std::uint32_t> call_of_;  // by request
-    std::int64_t sent_ = 0;               // without retries, over all classes
+    Ring<std::uint32_t> call_of_;  // by request, from the oldest one on its way; no_call: it has left
+    std::uint64_t oldest_ = 0;
+    std::int64_t sent_ = 0;  // without retries, over all classes
     SimTime last_sent_{};
 };
 
