@@ -395,7 +395,7 @@ private:
         if (!arrival_.request_class.empty()) out_.classes.set(id, arrival_.request_class, rows);
         if (!arrival_.session_id.empty()) out_.sessions.set(id, arrival_.session_id, rows);
         if (!arrival_.tenant.empty()) out_.tenants.set(id, arrival_.tenant, rows);
-        if (arrival_.attempt > 0) out_.attempts[id] = arrival_.attempt;
+        out_.attempts.add(id, arrival_.attempt, rows);
         if (const SimDuration waited = now_ - arrival_.time; waited > SimDuration::zero() && options_.note_client_queue)
             note_client_queue(id, waited);
     }

@@ -544,10 +544,7 @@ void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::
         rows.comma();
         name(outcome.tenants, i);
         rows.comma();
-        if (!outcome.attempts.empty()) {
-            const auto at = outcome.attempts.find(id);
-            rows.integer(at == outcome.attempts.end() ? 0 : at->second);
-        }
+        if (!outcome.attempts.empty()) rows.integer(outcome.attempts[i]);
         rows.comma();
         if (!outcome.unfinished_after.empty()) {
             const auto left = outcome.unfinished_after.find(id);

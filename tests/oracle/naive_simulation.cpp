@@ -335,7 +335,7 @@ private:
 
         if (!arrival.tenant.empty()) out_.tenants.set(id, arrival.tenant);
         if (arrival.attempt > 0) {
-            out_.attempts[id] = arrival.attempt;
+            out_.attempts.add(id, arrival.attempt, 0);
             ++out_.counters.retries;
         }
         if (now_ > arrival.time) out_.client_queue.append(id, now_ - arrival.time);

@@ -142,7 +142,7 @@ struct Outcome {
     NameColumn classes;
     NameColumn sessions;
     NameColumn tenants;
-    std::map<RequestId, std::int32_t> attempts;         ///< of retries: how many times it was sent before
+    RareCounts attempts;                                ///< how many times it was sent before
     DurationColumn client_queue;                        ///< of those that waited: from the intended arrival to being sent
     std::map<RequestId, SimDuration> unfinished_after;  ///< of those that timed out or were cancelled: arrival to leaving
     std::map<RequestId, std::int64_t> wasted;  ///< of those that timed out or were cancelled: tokens scheduled for them, if any

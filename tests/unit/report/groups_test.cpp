@@ -107,7 +107,7 @@ TEST_CASE("the same request of two runs: by number where all come in order, else
     other.requests = {base.requests[0], base.requests[1], base.requests[1], base.requests[3], base.requests[2]};
     other.requests[2].arrival = SimTime(2s);
     other.requests[4].arrival = SimTime(4s);
-    other.attempts = {{2, 1}};
+    other.attempts.add(2, 1, 5);
     CHECK(same_requests(base, other) == Same{0, 1, std::nullopt, 3});
     CHECK(same_requests(other, base) == Same{0, 1, std::nullopt, 3, std::nullopt});
     other.classes = {{3, "chat"}};
