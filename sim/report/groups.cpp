@@ -80,8 +80,7 @@ std::vector<std::optional<RequestId>> same_requests(const Outcome& base, const O
         std::vector<Key> all;
         for (RequestId id = 0; id < outcome.requests.size(); ++id) {
             const RequestRecord& record = outcome.requests[id];
-            if (outcome.attempts[id] == 0)
-                all.emplace_back(record.arrival, record.prompt_tokens, class_of(outcome, id), id);
+            if (outcome.attempts[id] == 0) all.emplace_back(record.arrival, record.prompt_tokens, class_of(outcome, id), id);
         }
         std::sort(all.begin(), all.end());
         return all;
