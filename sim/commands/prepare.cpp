@@ -118,21 +118,22 @@ Prepared prepare(const std::filesystem::path& file, const std::vector<std::strin
     p.options.tokenizer_ns_per_token = p.scenario.engine.tokenizer_time_per_token.ns;
     p.options.cold_start = {p.scenario.engine.cold_start, p.scenario.engine.cold_start_slowdown};
     p.options.max_concurrency = p.scenario.workload.max_concurrency;
+    // Where all requests come at once, only the limit says when each is meant to be sent.
+    p.options.note_client_queue = p.options.max_concurrency ? has_timetable(p) : true;
     // Who gives up, waits at the client or belongs to a class is looked up in the records.
     const bool wanted = p.scenario.output.requests || p.scenario.metrics.exact_percentiles;
-    const char* const needed = !p.scenario.workload.classes.empty()  ? "classes"
-                               : p.workload->may_cancel()            ? "timeouts and cancellations"
-                               : p.scenario.workload.max_concurrency ? "max_concurrency"
-                               : p.scenario.slo.itl_p99              ? "slo.itl_p99"
-                                                                     : nullptr;
+    const bool waits_at_client = p.options.max_concurrency && p.options.note_client_queue;
+    const char* const needed = !p.scenario.workload.classes.empty() ? "classes"
+                               : p.workload->may_cancel()           ? "timeouts and cancellations"
+                               : waits_at_client                    ? "max_concurrency"
+                               : p.scenario.slo.itl_p99             ? "slo.itl_p99"
+                                                                    : nullptr;
     p.options.keep_requests = wanted || needed != nullptr;
     if (!wanted && needed != nullptr) {
         p.info.warnings.push_back(
             std::string("the record of every request is kept in spite of percentiles: histogram, 48 bytes and more each: ") +
             needed + " are looked up in it");
     }
-    // Where all requests come at once, only the limit says when each is meant to be sent.
-    p.options.note_client_queue = p.options.max_concurrency ? has_timetable(p) : true;
     p.options.latency_from_intended =
         p.options.keep_requests && p.options.note_client_queue && !p.scenario.workload.latency_from_sent;
     p.options.itl_per_request = p.scenario.slo.itl_p99.has_value();

@@ -1,5 +1,7 @@
 #include "kvsim/engine/capacity.hpp"
 
+#include <algorithm>
+
 #include "kvsim/base/check.hpp"
 
 namespace kvsim {
@@ -8,7 +10,7 @@ namespace {
 /// The same requests in the same order, all there from the start.
 class Backlog final : public Workload {
 public:
-    Backlog(Workload& inner, std::int64_t most) : inner_(inner), left_(most) {}
+    Backlog(Workload& inner, std::int64_t most) : inner_(inner), most_(most), left_(most) {}
     [[nodiscard]] std::optional<SimTime> next_time() override {
         if (left_ == 0 || !inner_.next_time()) return std::nullopt;
         return SimTime{};
@@ -19,13 +21,28 @@ public:
         --left_;
     }
     [[nodiscard]] bool closed_loop() const override { return false; }
+    [[nodiscard]] std::optional<std::int64_t> size_hint() const override {
+        return std::min(most_, inner_.size_hint().value_or(most_));
+    }
     [[nodiscard]] bool may_branch() const override { return inner_.may_branch(); }
     [[nodiscard]] bool outputs_are_private() const override { return inner_.outputs_are_private(); }
 
 private:
     Workload& inner_;
+    std::int64_t most_;
     std::int64_t left_;
 };
+
+std::optional<double> rate_of(const Outcome& outcome, const SimulationOptions& options) {
+    const std::int64_t finished = outcome.integrals.finished_while_waiting;
+    const std::int64_t completed = outcome.counters.completed;
+    if (!outcome.stall_report.empty() || completed < 100) return std::nullopt;
+    if (finished >= 100 && finished * 2 >= completed) {
+        return static_cast<double>(finished) / to_seconds(outcome.integrals.any_waiting) *
+               static_cast<double>(options.replicas);
+    }
+    return static_cast<double>(completed) / to_seconds(outcome.end - outcome.first_arrival + options.api);
+}
 
 }  // namespace
 
@@ -44,19 +61,12 @@ std::optional<double> saturated_rate(const SimulationOptions& options, const Ste
     plain.window = {};
     plain.engine.max_queued_requests = -1;  // all are to be served
     plain.cold_start = {};
+    // All leave the front end at one instant: without it they do so `api` earlier and need no room in it.
+    plain.api = {};
     Backlog backlog(workload, most);
-    Outcome outcome;
     try {
-        outcome = simulate(plain, step_time, router, backlog);
+        return rate_of(simulate(plain, step_time, router, backlog), options);
     } catch (const UserError&) { return std::nullopt; }  // none of the replayed requests fits; those behind them may
-    const std::int64_t finished = outcome.integrals.finished_while_waiting;
-    const std::int64_t completed = outcome.counters.completed;
-    if (!outcome.stall_report.empty() || completed < 100) return std::nullopt;
-    if (finished >= 100 && finished * 2 >= completed) {
-        return static_cast<double>(finished) / to_seconds(outcome.integrals.any_waiting) *
-               static_cast<double>(options.replicas);
-    }
-    return static_cast<double>(completed) / to_seconds(outcome.end - outcome.first_arrival);
 }
 
 }  // namespace kvsim

@@ -35,6 +35,9 @@ namespace {
 constexpr std::size_t max_timeline_samples = 20'000'000;
 /// Of windows.csv.
 constexpr std::size_t max_windows = 1'000'000;
+/// Reserved where nobody knows how many requests will come: while a table of records grows it is there twice, and what is not
+/// touched takes no memory.
+constexpr std::size_t unknown_requests = std::size_t{1} << 20;
 /// In a closed loop, whose clients may send again for ever without time going on.
 constexpr std::int64_t most_turned_away_at_once = 10'000'000;
 
@@ -82,6 +85,8 @@ public:
             record_mask_ = first_pool_size - 1;
         } else if (const auto n = workload.size_hint()) {
             reserve_requests(*n);
+        } else {
+            out_.requests.reserve(unknown_requests);
         }
         for (std::int64_t i = 0; i < options.replicas; ++i) add_replica(i, step_time);
         for (const auto& replica : replicas_) replica->start_cold(options.cold_start);
@@ -438,11 +443,12 @@ private:
 
     /// What only some requests have.
     [[gnu::noinline]] void note_names(RequestId id) {
-        if (!arrival_.external_id.empty()) out_.external_ids[id] = arrival_.external_id;
-        if (!arrival_.request_class.empty()) out_.classes[id] = arrival_.request_class;
-        if (!arrival_.session_id.empty()) out_.sessions[id] = arrival_.session_id;
-        if (!arrival_.tenant.empty()) out_.tenants[id] = arrival_.tenant;
-        if (arrival_.attempt > 0) out_.attempts[id] = arrival_.attempt;
+        const std::size_t rows = out_.requests.capacity();
+        if (!arrival_.external_id.empty()) out_.external_ids.set(id, arrival_.external_id, rows);
+        if (!arrival_.request_class.empty()) out_.classes.set(id, arrival_.request_class, rows);
+        if (!arrival_.session_id.empty()) out_.sessions.set(id, arrival_.session_id, rows);
+        if (!arrival_.tenant.empty()) out_.tenants.set(id, arrival_.tenant, rows);
+        out_.attempts.add(id, arrival_.attempt, rows);
         if (const SimDuration waited = now_ - arrival_.time; waited > SimDuration::zero() && options_.note_client_queue)
             note_client_queue(id, waited);
     }
@@ -540,13 +546,13 @@ private:
 
     [[nodiscard]] std::size_t route() {
         if constexpr (one) return 0;
-        std::vector<ReplicaLoad> loads = loads_;  // those still in the front end
+        routed_by_ = loads_;
         for (std::size_t i = 0; i < replicas_.size(); ++i) {
             const ReplicaState state = replicas_[i]->state();
-            loads[i].requests += state.unfinished;
-            loads[i].tokens += state.outstanding_tokens;
+            routed_by_[i].requests += state.unfinished;
+            routed_by_[i].tokens += state.outstanding_tokens;
         }
-        const std::size_t target = router_.pick(arrival_, loads);
+        const std::size_t target = router_.pick(arrival_, routed_by_);
         KVSIM_CHECK(target < replicas_.size(), "a router picks an existing replica");
         return target;
     }
@@ -1004,9 +1010,9 @@ private:
             const std::vector<std::string> own = replica->unmet_names();
             std::erase_if(unmet, [&own](const std::string& name) { return std::count(own.begin(), own.end(), name) == 0; });
         }
-        std::set<std::string> met;
-        for (const auto* names : {&out_.tenants, &out_.classes}) {
-            for (const auto& [id, name] : *names) met.insert(name);
+        std::set<std::string_view> met;
+        for (const NameColumn* names : {&out_.tenants, &out_.classes}) {
+            for (std::uint32_t number = 1; number <= names->different(); ++number) met.insert(names->name(number));
         }
         const std::vector<std::string_view> candidates(met.begin(), met.end());
         for (const std::string& name : unmet) {
@@ -1079,9 +1085,10 @@ private:
     DurationColumn::Reader client_queue_{out_.client_queue};
     TokenMeter tokens_;
     std::vector<std::unique_ptr<ReplicaType>> replicas_;
-    std::vector<ReplicaLoad> loads_;  // requests still in the front end
-    SimTime last_instant_;            // so that sums over the replicas fit as well
-    Ring<Joining> joining_;           // in the front end, in order of arrival
+    std::vector<ReplicaLoad> loads_;      // requests still in the front end
+    std::vector<ReplicaLoad> routed_by_;  // and those in the engines, for the latest arrival
+    SimTime last_instant_;                // so that sums over the replicas fit as well
+    Ring<Joining> joining_;               // in the front end, in order of arrival
     Joining early_;
     std::map<RequestId, Family> families_;     // with may_branch_
     std::vector<Slot> slots_;                  // with may_cancel_: by request

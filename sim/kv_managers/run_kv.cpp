@@ -212,7 +212,7 @@ void RunKv::unhold(std::uint32_t at) {
     node.run = append_run(Run::Kind::node, node.length, at, nullptr);
 }
 
-std::uint32_t RunKv::new_node(std::uint32_t parent, std::int32_t length, std::vector<TokenRun> content) {
+std::uint32_t RunKv::new_node(std::uint32_t parent, std::int32_t length, const std::vector<TokenRun>& content) {
     auto at = static_cast<std::uint32_t>(nodes_.size());
     if (spare_nodes_.empty()) {
         nodes_.emplace_back();
@@ -225,7 +225,7 @@ std::uint32_t RunKv::new_node(std::uint32_t parent, std::int32_t length, std::ve
     node.length = length;
     node.users = 0;
     node.run = none;
-    node.content = std::move(content);
+    node.content = content;  // into what it held in an earlier life
     node.edge = edge_key(parent, node.content, 0);
     insert_child(node.edge, at);
     return at;
@@ -233,15 +233,13 @@ std::uint32_t RunKv::new_node(std::uint32_t parent, std::int32_t length, std::ve
 
 /// The node keeps its place and its first `at` blocks; the rest becomes its only child.
 void RunKv::split(std::uint32_t upper, std::int32_t at) {
-    std::vector<TokenRun> head = cut(nodes_[upper].content, 0, at);
-    std::vector<TokenRun> tail = cut(nodes_[upper].content, at, nodes_[upper].length - at);
     // Children hang on the node's end, so they must follow the lower half: it takes over the node's index, the upper half a new
     // one.
     const std::uint32_t lower = upper;
     Node& old = nodes_[lower];
     const std::uint32_t parent = old.parent;
     erase_child(old.edge);
-    const std::uint32_t top = new_node(parent, at, std::move(head));
+    const std::uint32_t top = new_node(parent, at, cut(old.content, 0, at));
     Node& low = nodes_[lower];
     Node& high = nodes_[top];
     high.users = low.users;
@@ -255,7 +253,7 @@ void RunKv::split(std::uint32_t upper, std::int32_t at) {
     for (const std::uint32_t twin : high.twins) twins_[twin].node = top;
     low.parent = top;
     low.length -= at;
-    low.content = std::move(tail);
+    low.content = cut(low.content, at, low.length);
     low.edge = edge_key(top, low.content, 0);
     insert_child(low.edge, lower);
     if (low.users == 0) {
@@ -314,10 +312,11 @@ void RunKv::drop_node(std::uint32_t at) {
 
 // ---- content
 
-std::vector<TokenRun> RunKv::cut(const std::vector<TokenRun>& content, std::int64_t from_block, std::int64_t blocks) const {
+const std::vector<TokenRun>& RunKv::cut(const std::vector<TokenRun>& content, std::int64_t from_block, std::int64_t blocks) {
     std::int64_t skip = from_block * block_size_;
     std::int64_t left = blocks * block_size_;
-    std::vector<TokenRun> out;
+    std::vector<TokenRun>& out = cut_;
+    out.clear();
     for (const TokenRun& run : content) {
         if (skip >= run.count) {
             skip -= run.count;

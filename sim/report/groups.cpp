@@ -15,8 +15,7 @@ std::int64_t length_of(const RequestRecord& record) {
 }
 
 std::string class_of(const Outcome& outcome, RequestId id) {
-    const auto found = outcome.classes.find(id);
-    return found != outcome.classes.end() ? found->second : std::string();
+    return std::string(outcome.classes[id]);
 }
 
 }  // namespace
@@ -48,7 +47,7 @@ std::optional<double> tenant_fairness(const Outcome& outcome) {
     };
     std::map<std::string, Share> tenants;
     const auto tenant_of = [&outcome](RequestId id) {  // as the order `vtc` takes it
-        if (const auto named = outcome.tenants.find(id); named != outcome.tenants.end()) return named->second;
+        if (const std::string_view name = outcome.tenants[id]; !name.empty()) return std::string(name);
         return class_of(outcome, id);
     };
     for (RequestId id = 0; id < outcome.requests.size(); ++id) {
@@ -81,8 +80,7 @@ std::vector<std::optional<RequestId>> same_requests(const Outcome& base, const O
         std::vector<Key> all;
         for (RequestId id = 0; id < outcome.requests.size(); ++id) {
             const RequestRecord& record = outcome.requests[id];
-            if (outcome.attempts.count(id) == 0)
-                all.emplace_back(record.arrival, record.prompt_tokens, class_of(outcome, id), id);
+            if (outcome.attempts[id] == 0) all.emplace_back(record.arrival, record.prompt_tokens, class_of(outcome, id), id);
         }
         std::sort(all.begin(), all.end());
         return all;
@@ -125,7 +123,7 @@ std::vector<ClassSummary> LengthGroups::summarize(const RunInfo& info, const Out
     Outcome grouped = outcome;
     RunInfo plain = info;
     plain.class_slos.clear();
-    grouped.classes.clear();
+    grouped.classes = {};
     std::vector<std::int64_t> lengths;
     for (const RequestRecord& record : outcome.requests) lengths.push_back(length_of(record));
     const std::vector<std::optional<RequestId>> same = same_requests(base_, outcome);
@@ -133,7 +131,7 @@ std::vector<ClassSummary> LengthGroups::summarize(const RunInfo& info, const Out
         if (same[id]) lengths[*same[id]] = length_of(base_.requests[id]);
     }
     for (RequestId id = 0; id < lengths.size(); ++id) {
-        grouped.classes.emplace_hint(grouped.classes.end(), id, std::to_string(group_of(lengths[id])));
+        grouped.classes.set(id, std::to_string(group_of(lengths[id])), lengths.size());
     }
     std::vector<ClassSummary> out = kvsim::summarize(plain, grouped).classes;
     for (ClassSummary& group : out) {

@@ -118,42 +118,44 @@ Judgement judge(const Outcome& outcome, const Slos& slos, const Chosen& chosen) 
 std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& outcome, const Slos& slos, double duration_s) {
     std::vector<ClassSummary> out;
     if (outcome.classes.empty()) return out;
-    std::map<std::string, std::vector<RequestRecord>> records;
-    std::map<std::string, std::int64_t> recomputed;
-    auto named = outcome.classes.begin();
-    const std::string nameless;
-    for (RequestId id = 0; id < outcome.requests.size(); ++id) {
-        const bool has = named != outcome.classes.end() && named->first == id;
-        const std::string& name = has ? (named++)->second : nameless;
-        std::vector<RequestRecord>& own = records[name];
-        if (!outcome.requests[id].measured) continue;
-        own.push_back(outcome.requests[id]);
-        if (const std::int32_t tokens = outcome.recomputed_tokens[id]; tokens > 0) recomputed[name] += tokens;
-    }
-    struct Waste {
-        std::int64_t tokens = 0, outputs = 0;
+    // By number of the class.
+    struct Own {
+        std::int64_t offered = 0, served = 0, recomputed = 0, wasted = 0, wasted_outputs = 0;
+        std::size_t end = 0;  // of its requests in `ids`
     };
-    std::map<std::string, Waste> wasted;
-    for (const auto& [id, tokens] : outcome.wasted) {
-        if (!outcome.requests[id].measured) continue;
-        const auto name = outcome.classes.find(id);
-        Waste& own = wasted[name == outcome.classes.end() ? std::string() : name->second];
-        own.tokens += tokens;
-        own.outputs += outcome.requests[id].output_tokens;
-    }
-    struct Pace {
-        std::int64_t offered = 0, served = 0;
-    };
-    std::map<std::string, Pace> pace;
-    const double window_s = seconds(outcome.last_arrival - outcome.first_arrival);
+    const NameColumn& classes = outcome.classes;
+    std::vector<Own> all(classes.different() + 1);
     for (RequestId id = 0; id < outcome.requests.size(); ++id) {
-        const auto name = outcome.classes.find(id);
-        Pace& own = pace[name == outcome.classes.end() ? std::string() : name->second];
         const RequestRecord& r = outcome.requests[id];
+        Own& own = all[classes.number(id)];
         ++own.offered;
         own.served += completed(r) && r.arrival + r.e2e <= outcome.last_arrival ? 1 : 0;
+        if (r.measured) own.recomputed += outcome.recomputed_tokens[id];
     }
-    for (const auto& [name, own] : records) {
+    for (const auto& [id, tokens] : outcome.wasted) {
+        if (!outcome.requests[id].measured) continue;
+        Own& own = all[classes.number(id)];
+        own.wasted += tokens;
+        own.wasted_outputs += outcome.requests[id].output_tokens;
+    }
+    std::vector<RequestId> ids(outcome.requests.size());  // class by class
+    for (std::size_t begin = 0; Own & own : all) own.end = std::exchange(begin, begin + static_cast<std::size_t>(own.offered));
+    for (RequestId id = 0; id < ids.size(); ++id) ids[all[classes.number(id)].end++] = id;
+    std::map<std::string_view, std::uint32_t> in_order;
+    for (std::uint32_t number = 0; number < all.size(); ++number) {
+        if (all[number].offered > 0) in_order.emplace(classes.name(number), number);
+    }
+
+    const double window_s = seconds(outcome.last_arrival - outcome.first_arrival);
+    std::vector<RequestRecord> own;
+    for (const auto& [class_name, number] : in_order) {
+        const std::string name(class_name);
+        const Own& sums = all[number];
+        own.clear();
+        own.reserve(static_cast<std::size_t>(sums.offered));
+        for (std::size_t i = sums.end - static_cast<std::size_t>(sums.offered); i < sums.end; ++i) {
+            if (outcome.requests[ids[i]].measured) own.push_back(outcome.requests[ids[i]]);
+        }
         const auto limits = info.class_slos.find(name);
         const config::SloConfig& slo = limits == info.class_slos.end() ? info.slo : limits->second;
         const Tally t = tally(own, true, info.exact_percentiles, false);
@@ -167,7 +169,7 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
         c.failed = t.failed;
         c.preemptions = t.preemptions;
         c.preempted_requests = t.preempted_requests;
-        c.recomputed_tokens = recomputed[name];
+        c.recomputed_tokens = sums.recomputed;
         c.total_prompt_tokens = t.prompt_tokens;
         c.total_output_tokens = t.output_tokens;
         c.prompt_tokens = t.prompt;
@@ -185,15 +187,14 @@ std::vector<ClassSummary> class_summaries(const RunInfo& info, const Outcome& ou
         }
         if (gaps > 0) c.itl_mean_ms = ratio(decoding, gaps) / ns_per_ms;
         if (window_s > 0) {
-            c.offered_rate_req_s = static_cast<double>(pace[name].offered) / window_s;
-            c.served_rate_req_s = static_cast<double>(pace[name].served) / window_s;
+            c.offered_rate_req_s = static_cast<double>(sums.offered) / window_s;
+            c.served_rate_req_s = static_cast<double>(sums.served) / window_s;
         }
-        c.wasted_tokens = wasted[name].tokens;
-        c.wasted_output_tokens = wasted[name].outputs;
+        c.wasted_tokens = sums.wasted;
+        c.wasted_output_tokens = sums.wasted_outputs;
         if (!slo.any()) continue;
-        const Judgement judged = judge(outcome, slos, [&, wanted = &name](RequestId id) {
-            const auto at = outcome.classes.find(id);
-            return outcome.requests[id].measured && (at == outcome.classes.end() ? wanted->empty() : at->second == *wanted);
+        const Judgement judged = judge(outcome, slos, [&, wanted = number](RequestId id) {
+            return outcome.requests[id].measured && classes.number(id) == wanted;
         });
         c.attainment = judged.attainment;
         if (duration_s > 0) c.goodput_req_s = static_cast<double>(judged.met) / duration_s;
@@ -632,10 +633,12 @@ Summary summarize(const RunInfo& info, const Outcome& outcome) {
     return s;
 }
 
-const config::SloConfig& Slos::of_class(RequestId id) const {
-    const auto name = outcome_.classes.find(id);
-    const auto own = classes_.find(name == outcome_.classes.end() ? std::string() : name->second);
-    return own == classes_.end() ? common_ : own->second;
+Slos::Slos(const Outcome& outcome, const config::SloConfig& common, const std::map<std::string, config::SloConfig>& classes)
+    : outcome_(outcome), of_class_(outcome.classes.different() + 1, &common) {
+    for (std::uint32_t number = 0; number < of_class_.size(); ++number) {
+        const auto own = classes.find(std::string(outcome.classes.name(number)));
+        if (own != classes.end()) of_class_[number] = &own->second;
+    }
 }
 
 std::span<const Column> summary_columns() {

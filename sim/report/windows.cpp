@@ -85,7 +85,7 @@ private:
     bool first_ = true;
 };
 
-void write_row(std::string& out, std::int64_t window, SimTime start, SimDuration span, const std::string& name, const Row& row,
+void write_row(std::string& out, std::int64_t window, SimTime start, SimDuration span, std::string_view name, const Row& row,
                const WindowMark* from, const WindowMark* to, std::int64_t replica_blocks) {
     Line line(out);
     const double seconds = to_seconds(span);
@@ -159,11 +159,14 @@ std::string windows_csv(const RunInfo& info, const Outcome& outcome) {
 
     const Slos slos(outcome, info.slo, info.class_slos);
     std::vector<Row> all(marks.size() - 1);
-    std::map<std::string, std::vector<Row>> by_class;
-    for (const auto& [id, name] : outcome.classes) by_class[name].resize(all.size());
+    std::map<std::string_view, std::vector<Row>> by_class;
+    std::vector<std::vector<Row>*> of_class(outcome.classes.different() + 1, nullptr);  // by number
+    for (std::uint32_t number = 1; number < of_class.size(); ++number) {
+        of_class[number] = &by_class[outcome.classes.name(number)];
+        of_class[number]->resize(all.size());
+    }
     for (std::size_t id = 0; id < outcome.requests.size(); ++id) {
         const RequestRecord& r = outcome.requests[id];
-        const auto name = outcome.classes.find(static_cast<RequestId>(id));
         const auto add = [&](std::vector<Row>& rows) {
             Row& arrived = rows[window_of(r.arrival)];
             add_arrival(arrived, r);
@@ -175,7 +178,7 @@ std::string windows_csv(const RunInfo& info, const Outcome& outcome) {
             row.total_tokens += std::int64_t{r.output_tokens} + r.prompt_tokens;
         };
         add(all);
-        if (name != outcome.classes.end()) add(by_class[name->second]);
+        if (std::vector<Row>* const own = of_class[outcome.classes.number(id)]) add(*own);
     }
 
     const std::int64_t blocks = outcome.usable_blocks * outcome.replicas;

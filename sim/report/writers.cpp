@@ -355,11 +355,13 @@ public:
         at_ = std::copy(text.begin(), text.end(), at_);
     }
     void literal(std::string_view text) { at_ = std::copy(text.begin(), text.end(), at_); }
-    void field(const std::string& value) {
-        flush();
+    void field(std::string_view value) {
         quoted_.clear();
         append_csv_field(quoted_, value);
-        file_.write(quoted_);
+        const auto size = static_cast<std::ptrdiff_t>(quoted_.size());
+        if (buffer_.data() + capacity - at_ < row_room + size) flush();
+        if (size > capacity - row_room) return file_.write(quoted_);
+        at_ = std::copy(quoted_.begin(), quoted_.end(), at_);
     }
     void comma() { *at_++ = ','; }
     void end() { *at_++ = '\n'; }
@@ -375,20 +377,6 @@ private:
     std::vector<char> buffer_;
     char* at_;
     std::string quoted_;
-};
-
-// Walks an id-ordered map along with the requests.
-class Names {
-public:
-    explicit Names(const std::map<RequestId, std::string>& names) : at_(names.begin()), end_(names.end()) {}
-    /// Ids must be asked in ascending order.
-    const std::string* find(RequestId id) {
-        while (at_ != end_ && at_->first < id) ++at_;
-        return at_ != end_ && at_->first == id ? &at_->second : nullptr;
-    }
-
-private:
-    std::map<RequestId, std::string>::const_iterator at_, end_;
 };
 
 void write_file(const std::filesystem::path& path, std::string_view content) {
@@ -512,22 +500,19 @@ void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::
         "e2e_ms,preemptions,recomputed_tokens,finish_reason,slo_met,"
         "client_queue_ms,tenant,attempt,gave_up_after_ms,measured\n");
     Rows rows(file);
-    Names ids(outcome.external_ids);
-    Names classes(outcome.classes);
-    Names sessions(outcome.sessions);
-    Names tenants(outcome.tenants);
+    const auto name = [&rows](const NameColumn& names, std::size_t row) {
+        if (const std::string_view text = names[row]; !text.empty()) rows.field(text);
+    };
     for (std::size_t i = 0; i < outcome.requests.size(); ++i) {
         const RequestRecord& r = outcome.requests[i];
         const auto id = static_cast<RequestId>(i);
         rows.start();
-        if (const std::string* name = ids.find(id))
-            rows.field(*name);
-        else
-            rows.integer(id);
+        if (outcome.external_ids.number(i) == NameColumn::nameless) rows.integer(id);
+        name(outcome.external_ids, i);
         rows.comma();
-        if (const std::string* name = classes.find(id)) rows.field(*name);
+        name(outcome.classes, i);
         rows.comma();
-        if (const std::string* name = sessions.find(id)) rows.field(*name);
+        name(outcome.sessions, i);
         rows.comma();
         rows.integer(r.replica);
         rows.comma();
@@ -557,12 +542,9 @@ void write_requests_csv(AtomicFile& file, const Outcome& outcome, const config::
         rows.comma();
         if (const SimDuration waited = client_queue.of(id); waited > SimDuration::zero()) rows.ms(waited);
         rows.comma();
-        if (const std::string* name = tenants.find(id)) rows.field(*name);
+        name(outcome.tenants, i);
         rows.comma();
-        if (!outcome.attempts.empty()) {
-            const auto at = outcome.attempts.find(id);
-            rows.integer(at == outcome.attempts.end() ? 0 : at->second);
-        }
+        if (!outcome.attempts.empty()) rows.integer(outcome.attempts[i]);
         rows.comma();
         if (!outcome.unfinished_after.empty()) {
             const auto left = outcome.unfinished_after.find(id);

@@ -60,7 +60,7 @@ std::array<double, 2> two_priorities(std::uint64_t seed) {
     std::array<double, 2> sums{};
     std::array<double, 2> counts{};
     for (RequestId id = 0; id < outcome.requests.size(); ++id) {
-        const std::size_t of = outcome.classes.at(id) == "low" ? 1 : 0;
+        const std::size_t of = outcome.classes[id] == "low" ? 1 : 0;
         sums[of] += to_seconds(outcome.requests[id].queue);
         counts[of] += 1;
     }

@@ -11,6 +11,7 @@
 
 #include "gap_sum.hpp"
 #include "kvsim/base/check.hpp"
+#include "kvsim/base/ring.hpp"
 #include "kvsim/random/distribution.hpp"
 #include "kvsim/random/stream.hpp"
 #include "kvsim/random/zipf.hpp"
@@ -113,6 +114,7 @@ struct Class {
     std::uint64_t sessions = 0;
     std::int64_t sent = 0;  // without retries
     std::int64_t on_their_way = 0;
+    bool changed = false;  // it stands in Clients::changed_
 
     [[nodiscard]] bool full() const { return laws.requests && sent >= *laws.requests; }
     [[nodiscard]] bool shares() const { return laws.prefix || laws.documents || laws.sessions || laws.retry; }
@@ -125,30 +127,33 @@ public:
             classes_.emplace_back(std::move(l));
             start(static_cast<std::uint32_t>(classes_.size() - 1));
         }
+        sends_next_.assign(classes_.size(), never);
+        all_changed();
     }
 
     [[nodiscard]] std::optional<SimTime> next_time() override {
         const std::optional<std::size_t> next = next_class();
         if (!next) return std::nullopt;
-        return std::max(classes_[*next].pending.front().time, last_sent_);
+        return std::max(sends_next_[*next], last_sent_);
     }
 
     void pop(Arrival& out) override {
         const std::optional<std::size_t> next = next_class();
         KVSIM_CHECK(next, "pop() without a request");
         Class& c = classes_[*next];
+        note_change(static_cast<std::uint32_t>(*next));
         const std::uint32_t handle = c.pending.front().call;
         std::pop_heap(c.pending.begin(), c.pending.end());
         c.pending.pop_back();
         Call& call = calls_[handle];
         last_sent_ = std::max(last_sent_, call.time);
-        const auto id = static_cast<RequestId>(call_of_.size());
+        const auto id = static_cast<RequestId>(oldest_ + call_of_.size());
         KVSIM_CHECK(id != std::numeric_limits<RequestId>::max(), "at most 2^32 - 1 requests");
-        call_of_.push_back(handle);
+        call_of_.push_back() = handle;
         if (call.attempt == 0) {
             if (!call.drawn && c.laws.users) call.index = static_cast<std::uint64_t>(c.sent);
             ++c.sent;
-            ++sent_;
+            if (++sent_ == requests_) all_changed();
             if (!call.drawn) draw(c, call);
             call.sent_as = id;
             if (!call.prompt.empty() && call.own_run < call.prompt.size())
@@ -160,9 +165,10 @@ public:
     }
 
     void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) override {
-        const std::uint32_t handle = call_of_[id];
+        const std::uint32_t handle = take_call(id);
         Call& call = calls_[handle];
         Class& c = classes_[call.owner];
+        note_change(call.owner);
         --c.on_their_way;
         last_sent_ = std::max(last_sent_, now);
         if (call.session) --call.session->on_their_way;
@@ -265,12 +271,28 @@ private:
 
     // ---- what comes next
     [[nodiscard]] std::optional<std::size_t> next_class() {
-        std::optional<std::size_t> best;
-        for (std::size_t i = 0; i < classes_.size(); ++i) {
-            if (!look(static_cast<std::uint32_t>(i))) continue;
-            if (!best || classes_[i].pending.front().time < classes_[*best].pending.front().time) best = i;
+        for (const std::uint32_t owner : changed_) {
+            classes_[owner].changed = false;
+            sends_next_[owner] = look(owner) ? classes_[owner].pending.front().time : never;
         }
-        return best;
+        changed_.clear();
+        const auto first = std::min_element(sends_next_.begin(), sends_next_.end());
+        if (first == sends_next_.end() || *first == never) return std::nullopt;
+        return static_cast<std::size_t>(first - sends_next_.begin());
+    }
+
+    void all_changed() {
+        for (std::uint32_t owner = 0; owner < classes_.size(); ++owner) note_change(owner);
+    }
+    /// Of a request that leaves.
+    std::uint32_t take_call(RequestId id) {
+        const std::uint32_t handle = std::exchange(call_of_[id - oldest_], no_call);
+        for (; !call_of_.empty() && call_of_.front() == no_call; ++oldest_) call_of_.pop_front();
+        return handle;
+    }
+    void note_change(std::uint32_t owner) {
+        if (std::exchange(classes_[owner].changed, true)) return;
+        changed_.push_back(owner);
     }
 
     /// Whether the class can send; then its next call is at the front of the heap.
@@ -649,12 +671,18 @@ private:
         if (session->user >= 0) think(owner, session->user, now);
     }
 
+    static constexpr std::uint32_t no_call = std::numeric_limits<std::uint32_t>::max();
+
     std::optional<std::int64_t> requests_;
     std::deque<Class> classes_;
-    std::deque<Call> calls_;  // stable addresses
+    std::vector<SimTime> sends_next_;     // by class, as look() found; never: it cannot
+    std::vector<std::uint32_t> changed_;  // classes to look at again: what a class can send depends on its own requests, and on
+                                          // whether all are sent
+    std::deque<Call> calls_;              // stable addresses
     std::vector<std::uint32_t> spare_;
-    std::vector<std::uint32_t> call_of_;  // by request
-    std::int64_t sent_ = 0;               // without retries, over all classes
+    Ring<std::uint32_t> call_of_;  // by request, from the oldest one on its way; no_call: it has left
+    std::uint64_t oldest_ = 0;
+    std::int64_t sent_ = 0;  // without retries, over all classes
     SimTime last_sent_{};
 };
 

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,23 @@ workload:
 slo: {ttft: 1s}
 output: {timeline_interval: 100ms}
 )";
+
+/// Layers of a made-up GPU, for the step-time model `table`.
+void write_profile(const TemporaryFolder& folder) {
+    std::filesystem::create_directories(folder.path() / "profile");
+    std::string dense = "layer,tokens,time_us\n";
+    for (const char* layer : {"embedding", "layernorm", "qkv_proj", "rotary_emb", "o_proj", "gate_up_proj", "act_fn",
+                              "down_proj", "final_layernorm"}) {
+        dense.append(layer).append(",1,9\n").append(layer).append(",1001,31\n");
+    }
+    folder.write("profile/dense.csv", dense);
+    folder.write("profile/per_sequence.csv",
+                 "layer,sequences,time_us\nlm_head,1,100\nlm_head,33,140\nsampler,1,10\nsampler,33,17\n");
+    folder.write("profile/attention.csv",
+                 "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,1,16,8\n0,0,1,4016,38\n0,0,33,16,30\n"
+                 "0,0,33,4016,140\n16,0,0,0,12\n1016,0,0,0,112\n16,0,1,16,20\n16,0,1,4016,30\n1016,0,1,16,120\n"
+                 "1016,0,1,4016,130\n");
+}
 
 struct Files {
     std::string summary, requests, timeline, steps;
@@ -64,10 +82,12 @@ Files files_of(const TemporaryFolder& folder, const std::vector<std::string>& se
 TEST_CASE("oracle: both forms leave the same files, whatever prices the steps") {
     const TemporaryFolder folder;
     folder.write("busy.yaml", scenario);
+    write_profile(folder);
     std::int64_t preemptions = 0;
     std::int64_t hits = 0;
-    for (const char* price : {"fitted", "roofline", "{model: constant, step: 10ms}",
-                              "{model: affine, c0: 5ms, per_token: 20us, per_sequence: 1us, per_context_token: 0.02us}"}) {
+    for (const char* price :
+         {"fitted", "roofline", "{model: constant, step: 10ms}", "{model: table, path: profile, extrapolate: true}",
+          "{model: affine, c0: 5ms, per_token: 20us, per_sequence: 1us, per_context_token: 0.02us}"}) {
         for (const char* engine :
              {"engine.preset=vllm-v1", "engine.preset=vllm-v1-2026-01", "engine.enable_prefix_caching=false",
               "engine.async_scheduling=false", "engine.scheduler_reserve_full_isl=false", "hardware.replicas=2"}) {

@@ -329,13 +329,13 @@ private:
         record.prompt_tokens = static_cast<std::int32_t>(arrival.prompt_tokens);
         if (options_.warmup_time && counted < out_.first_arrival + *options_.warmup_time) record.measured = false;
         if (options_.warmup_requests && static_cast<std::int64_t>(id) < *options_.warmup_requests) record.measured = false;
-        if (!arrival.external_id.empty()) out_.external_ids[id] = arrival.external_id;
-        if (!arrival.request_class.empty()) out_.classes[id] = arrival.request_class;
-        if (!arrival.session_id.empty()) out_.sessions[id] = arrival.session_id;
+        if (!arrival.external_id.empty()) out_.external_ids.set(id, arrival.external_id);
+        if (!arrival.request_class.empty()) out_.classes.set(id, arrival.request_class);
+        if (!arrival.session_id.empty()) out_.sessions.set(id, arrival.session_id);
 
-        if (!arrival.tenant.empty()) out_.tenants[id] = arrival.tenant;
+        if (!arrival.tenant.empty()) out_.tenants.set(id, arrival.tenant);
         if (arrival.attempt > 0) {
-            out_.attempts[id] = arrival.attempt;
+            out_.attempts.add(id, arrival.attempt, 0);
             ++out_.counters.retries;
         }
         if (now_ > arrival.time) out_.client_queue.append(id, now_ - arrival.time);

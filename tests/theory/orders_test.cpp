@@ -94,7 +94,7 @@ TEST_CASE("theory: priority with aging goes from priority to first come, first s
         double sum[2] = {0, 0};
         double n[2] = {0, 0};
         for (RequestId id = 0; id < outcome.requests.size(); ++id) {
-            const std::size_t k = outcome.classes.find(id)->second == "urgent" ? 0 : 1;
+            const std::size_t k = outcome.classes[id] == "urgent" ? 0 : 1;
             sum[k] += to_seconds(outcome.requests[id].queue);
             ++n[k];
         }

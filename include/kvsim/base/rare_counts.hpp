@@ -22,6 +22,13 @@ public:
         if (row < counts_.size()) counts_[row] = 0;
     }
     [[nodiscard]] bool empty() const { return counts_.empty(); }
+    /// The same rows have the same counts.
+    bool operator==(const RareCounts& other) const {
+        for (std::size_t row = 0; row < std::max(counts_.size(), other.counts_.size()); ++row) {
+            if ((*this)[row] != other[row]) return false;
+        }
+        return true;
+    }
 
 private:
     [[gnu::noinline]] void grow(std::size_t row, std::size_t rows) {

@@ -10,6 +10,7 @@
 
 #include "kvsim/base/duration_column.hpp"
 #include "kvsim/base/histogram.hpp"
+#include "kvsim/base/name_column.hpp"
 #include "kvsim/base/rare_counts.hpp"
 #include "kvsim/base/units.hpp"
 #include "kvsim/model/workload.hpp"
@@ -136,12 +137,12 @@ struct Outcome {
     std::vector<WindowMark> window_marks;  ///< at multiples from the one before the first arrival on; the last at the end
     std::vector<std::string> warnings;
     std::string stall_report;  ///< not empty: nothing could ever be scheduled again; the state of every replica
-    // Names, only for requests that have them.
-    std::map<RequestId, std::string> external_ids;
-    std::map<RequestId, std::string> classes;
-    std::map<RequestId, std::string> sessions;
-    std::map<RequestId, std::string> tenants;
-    std::map<RequestId, std::int32_t> attempts;         ///< of retries: how many times it was sent before
+    // By request, only of those that have one.
+    NameColumn external_ids;
+    NameColumn classes;
+    NameColumn sessions;
+    NameColumn tenants;
+    RareCounts attempts;                                ///< how many times it was sent before
     DurationColumn client_queue;                        ///< of those that waited: from the intended arrival to being sent
     std::map<RequestId, SimDuration> unfinished_after;  ///< of those that timed out or were cancelled: arrival to leaving
     std::map<RequestId, std::int64_t> wasted;  ///< of those that timed out or were cancelled: tokens scheduled for them, if any

@@ -133,12 +133,13 @@ private:
     void hold_ids(const Holding& holding, PrefixHit hit);
     void drop_ids(const Holding& holding);
 
-    [[nodiscard]] std::vector<TokenRun> cut(const std::vector<TokenRun>& content, std::int64_t from_block,
-                                            std::int64_t blocks) const;
+    /// Holds until the next call.
+    [[nodiscard]] const std::vector<TokenRun>& cut(const std::vector<TokenRun>& content, std::int64_t from_block,
+                                                   std::int64_t blocks);
     [[nodiscard]] std::uint64_t edge_key(std::uint32_t parent, const std::vector<TokenRun>& content, std::int64_t block) const;
     [[nodiscard]] std::int64_t common_blocks(const Node& node, const std::vector<TokenRun>& content, std::int64_t from_block,
                                              std::int64_t most) const;
-    std::uint32_t new_node(std::uint32_t parent, std::int32_t length, std::vector<TokenRun> content);
+    std::uint32_t new_node(std::uint32_t parent, std::int32_t length, const std::vector<TokenRun>& content);
     void split(std::uint32_t node, std::int32_t at);
     void drop_node(std::uint32_t node);
     void hold(std::uint32_t node);
@@ -167,7 +168,8 @@ private:
     std::vector<std::uint32_t> spare_nodes_;
     std::vector<Twin> twins_;
     std::vector<std::uint32_t> spare_twins_;
-    std::vector<Step> path_;  // of the last lookup
+    std::vector<Step> path_;     // of the last lookup
+    std::vector<TokenRun> cut_;  // of the last cut()
     std::optional<BlockIds> ids_;
 
     struct Edge {

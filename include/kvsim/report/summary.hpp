@@ -137,19 +137,16 @@ Summary summarize(const RunInfo& info, const Outcome& outcome);
 /// Which limits hold for which request.
 class Slos {
 public:
-    Slos(const Outcome& outcome, const config::SloConfig& common, const std::map<std::string, config::SloConfig>& classes)
-        : outcome_(outcome), common_(common), classes_(classes) {}
-    [[nodiscard]] const config::SloConfig& of(RequestId id) const { return classes_.empty() ? common_ : of_class(id); }
+    Slos(const Outcome& outcome, const config::SloConfig& common, const std::map<std::string, config::SloConfig>& classes);
+    [[nodiscard]] const config::SloConfig& of(RequestId id) const { return *of_class_[outcome_.classes.number(id)]; }
     [[nodiscard]] SimDuration itl_p99(RequestId id) const {
         return outcome_.itl_p99.empty() ? SimDuration(-1) : outcome_.itl_p99[id];
     }
     [[nodiscard]] std::optional<bool> met(RequestId id) const { return slo_met(outcome_.requests[id], of(id), itl_p99(id)); }
 
 private:
-    [[nodiscard]] const config::SloConfig& of_class(RequestId id) const;
     const Outcome& outcome_;
-    const config::SloConfig& common_;
-    const std::map<std::string, config::SloConfig>& classes_;
+    std::vector<const config::SloConfig*> of_class_;  // by number
 };
 
 /// What a column holds; decides how it prints and which units an assertion may use.

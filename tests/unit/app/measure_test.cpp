@@ -336,4 +336,30 @@ TEST_CASE("measure: histograms keep no records of users and retries, and say whe
     std::vector<std::string> impatient = lean;
     impatient.insert(impatient.end(), {"--set", "workload.timeout=1s"});
     CHECK(has(run("kept", impatient), "record of every request is kept"));
+
+    // A limit is looked up in the records where requests wait for it with times of their own.
+    folder.write("limit.yaml",
+                 "engine: {num_gpu_blocks_override: 100000, max_model_len: 4096, max_num_seqs: 8}\n"
+                 "step_time: {model: affine, per_token: 1ms}\n"
+                 "workload: {requests: 3000, max_concurrency: 4, arrivals: {process: all_at_once}, prompt_tokens: 50, "
+                 "output_tokens: {distribution: exponential, mean: 20, max: 200}}\n");
+    const auto limited = [&](const std::string& out, const std::vector<std::string>& more) {
+        std::vector<std::string> line{"limit.yaml", "--out", out};
+        line.insert(line.end(), more.begin(), more.end());
+        const Finished done = run_in(folder, line);
+        CAPTURE(done.err);
+        REQUIRE(done.exit == 0);
+        return done.out;
+    };
+    limited("paced", {});
+    CHECK_FALSE(has(limited("paced-lean", lean), "record of every request is kept"));
+    const Row paced = read_csv(folder.path() / "paced/summary.csv").at(0);
+    const Row paced_lean = read_csv(folder.path() / "paced-lean/summary.csv").at(0);
+    for (const char* const same :
+         {"completed", "steps", "duration_s", "concurrency", "client_queue_mean_ms", "load", "verdict"})
+        CHECK(paced_lean.at(same) == paced.at(same));
+    CHECK(std::stod(paced_lean.at("e2e_p99_ms")) == doctest::Approx(std::stod(paced.at("e2e_p99_ms"))).epsilon(1e-3));
+    std::vector<std::string> timed = lean;
+    timed.insert(timed.end(), {"--set", "workload.arrivals={process: poisson, rate: 10/s}"});
+    CHECK(has(limited("timed", timed), "record of every request is kept"));
 }

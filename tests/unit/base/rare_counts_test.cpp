@@ -22,3 +22,17 @@ TEST_CASE("RareCounts: 0 until something is added") {
     CHECK(counts[7] == 0);
     CHECK(counts[20] == 5);
 }
+
+TEST_CASE("RareCounts: equal where the rows are, however much room they have") {
+    kvsim::RareCounts a;
+    kvsim::RareCounts b;
+    CHECK(a == b);
+    a.add(3, 2, 10);
+    CHECK(a != b);
+    b.add(3, 2, 100'000);
+    CHECK(a == b);
+    b.add(5'000, 1, 100'000);
+    CHECK(a != b);
+    b.add(5'000, -1, 100'000);
+    CHECK(a == b);
+}

@@ -4,7 +4,9 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <new>
+#include <optional>
 
 #include "allocation_counter.hpp"
 #include "kvsim/engine/simulation.hpp"
@@ -15,8 +17,9 @@ namespace {
 /// A stream of requests that notes the number of allocations when request `from` and request `to` are issued.
 class Counted final : public Workload {
 public:
-    Counted(std::int64_t count, std::int64_t from, std::int64_t to, SimDuration gap)
-        : count_(count), from_(from), to_(to), gap_(gap) {}
+    /// `groups`: prompts begin with one of so many shared texts of 64 tokens; 0: nobody shares any.
+    Counted(std::int64_t count, std::int64_t from, std::int64_t to, SimDuration gap, std::int64_t groups = 0)
+        : count_(count), from_(from), to_(to), gap_(gap), groups_(groups) {}
     std::optional<SimTime> next_time() override {
         if (next_ == count_) return std::nullopt;
         return SimTime(gap_ * next_);
@@ -27,6 +30,12 @@ public:
         out.time = SimTime(gap_ * next_);
         out.prompt_tokens = 20 + 37 * next_ % 400;
         out.output_tokens = 1 + 11 * next_ % 150;
+        if (groups_ > 0) {
+            out.prompt.clear();
+            out.prompt.push_back({static_cast<std::uint64_t>(1 + next_ * next_ % groups_) << 20, 64});
+            out.prompt.push_back({private_tokens(static_cast<RequestId>(next_)), out.prompt_tokens});
+            out.prompt_tokens += 64;
+        }
         ++next_;
     }
     [[nodiscard]] bool closed_loop() const override { return false; }
@@ -39,6 +48,7 @@ private:
     std::int64_t from_;
     std::int64_t to_;
     SimDuration gap_;
+    std::int64_t groups_;
     std::int64_t next_ = 0;
     std::int64_t at_from_ = -1;
     std::int64_t at_to_ = -1;
@@ -63,29 +73,46 @@ struct First final : Router {
 TEST_CASE("the fast engine allocates nothing between two points of a steady run") {
     struct Case {
         const char* name;
-        bool async;
-        std::int64_t blocks;
-        SimDuration api;
+        bool async = false;
+        std::int64_t blocks = 4'001;
+        SimDuration api{};
+        std::int64_t groups = 0;
+        std::int64_t replicas = 1;
+        std::optional<std::int64_t> concurrency = std::nullopt;
+        bool keep_requests = true;
     };
-    for (const Case& c :
-         {Case{"sync", false, 4'001, {}}, Case{"async", true, 4'001, {}}, Case{"preempting", false, 480, {}},
-          Case{"async, preempting", true, 480, {}}, Case{"front end", true, 4'001, std::chrono::milliseconds(30)}}) {
+    using std::chrono::milliseconds;
+    for (const Case& c : {Case{.name = "sync"}, Case{.name = "async", .async = true}, Case{.name = "preempting", .blocks = 480},
+                          Case{.name = "async, preempting", .async = true, .blocks = 480},
+                          Case{.name = "front end", .async = true, .api = milliseconds(30)},
+                          Case{.name = "prefix caching", .async = true, .groups = 7},
+                          Case{.name = "prefix caching, preempting", .async = true, .blocks = 480, .groups = 7},
+                          Case{.name = "more prefixes than the cache holds", .async = true, .blocks = 600, .groups = 500},
+                          Case{.name = "replicas", .async = true, .api = milliseconds(30), .replicas = 3},
+                          Case{.name = "at the client", .async = true, .concurrency = 20},
+                          Case{.name = "histograms", .async = true, .blocks = 480, .keep_requests = false}}) {
         INFO(std::string(c.name));
         SimulationOptions options;
         options.form = EngineForm::fast;
         options.api = c.api;
+        options.replicas = c.replicas;
+        options.max_concurrency = c.concurrency;
+        options.latency_from_intended = c.concurrency.has_value();
+        options.keep_requests = c.keep_requests;
         options.engine.num_gpu_blocks = c.blocks;
         options.engine.max_model_len = 2'048;
         options.engine.max_num_seqs = 64;
         options.engine.max_num_batched_tokens = 512;
-        options.engine.enable_prefix_caching = false;
+        options.engine.enable_prefix_caching = c.groups > 0;
         options.engine.async_scheduling = c.async;
         // Requests come slower than 64 seats can serve them, so the queue stays short.
-        Counted workload(20'000, 5'000, 15'000, std::chrono::milliseconds(25));
+        Counted workload(20'000, 5'000, 15'000, milliseconds(25), c.groups);
         First router;
         const Outcome outcome = simulate(options, Affine{}, router, workload);
         CHECK(outcome.counters.completed == 20'000);
         CHECK((outcome.counters.preemptions > 0) == (c.blocks < 1'000));
+        CHECK((outcome.counters.hit_tokens_first > 0) == (c.groups > 0));
+        CHECK(outcome.client_queue.empty() != c.concurrency.has_value());
         CHECK(workload.allocated() == 0);
     }
 }

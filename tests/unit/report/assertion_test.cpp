@@ -100,9 +100,9 @@ namespace {
 /// Two requests of class "chat", one of class "a batch" and one of none; the last is rejected.
 Summary with_classes() {
     Outcome o = sample_outcome();
-    o.classes.emplace(0, "chat");
-    o.classes.emplace(1, "chat");
-    o.classes.emplace(2, "a batch");
+    o.classes.set(0, "chat");
+    o.classes.set(1, "chat");
+    o.classes.set(2, "a batch");
     return summarize(sample_info(), o);
 }
 

@@ -54,7 +54,7 @@ TEST_CASE("fairness over requests is of the speed each one saw, over tenants of 
     CHECK(tenant_fairness(outcome).value() == doctest::Approx(1.5 * 1.5 / (2 * (1 + 0.25))));
     outcome.tenants = {{0, "b"}};
     CHECK_FALSE(tenant_fairness(outcome).has_value());
-    outcome.classes.clear();
+    outcome.classes = {};
     CHECK(tenant_fairness(outcome).value() == doctest::Approx(1.5 * 1.5 / (2 * (1 + 0.25))));
     outcome.tenants = {{0, "a"}, {1, "b"}};
     CHECK(tenant_fairness(outcome).value() == doctest::Approx(2.0 * 2.0 / (3 * (1 + 1))));
@@ -107,7 +107,7 @@ TEST_CASE("the same request of two runs: by number where all come in order, else
     other.requests = {base.requests[0], base.requests[1], base.requests[1], base.requests[3], base.requests[2]};
     other.requests[2].arrival = SimTime(2s);
     other.requests[4].arrival = SimTime(4s);
-    other.attempts = {{2, 1}};
+    other.attempts.add(2, 1, 5);
     CHECK(same_requests(base, other) == Same{0, 1, std::nullopt, 3});
     CHECK(same_requests(other, base) == Same{0, 1, std::nullopt, 3, std::nullopt});
     other.classes = {{3, "chat"}};

@@ -10,7 +10,7 @@ using namespace kvsim::test;
 TEST_CASE("windows.csv: every cell") {
     Outcome o = sample_outcome();  // arrivals at 0, 0.5, 1, 1.5 s; completions at 0.15, 0.58, 2.5 s
     o.requests[0].measured = false;
-    o.classes[1] = "a,b";
+    o.classes.set(1, "a,b");
     const auto mark = [](std::int64_t at_ms, std::int64_t blocks_s, std::int64_t steps, std::int64_t rows,
                          std::int64_t tokens) {
         WindowMark m;

@@ -42,9 +42,9 @@ TEST_CASE("csv fields are quoted only where RFC 4180 asks for it") {
 TEST_CASE("requests.csv: every cell") {
     const TemporaryFile file("requests.csv");
     Outcome o = sample_outcome();
-    o.external_ids[1] = "chat,7";
-    o.classes[2] = "long";
-    o.sessions[0] = "s\"1";
+    o.external_ids.set(1, "chat,7");
+    o.classes.set(2, "long");
+    o.sessions.set(0, "s\"1");
     o.requests[0].arrival = SimTime(SimDuration(1));
     o.requests[0].queue = SimDuration(1'500'000);
     o.requests[0].ttft = SimDuration(50'000'001);
@@ -72,7 +72,7 @@ TEST_CASE("requests.csv: many rows with long texts pass the buffer unharmed") {
     Outcome o;
     o.requests.assign(5000, sample_outcome().requests[2]);
     o.recomputed_tokens.add(4999, 310, 5000);
-    for (RequestId i = 0; i < 5000; i += 7) o.external_ids[i] = std::string(100 + i, 'x');
+    for (RequestId i = 0; i < 5000; i += 7) o.external_ids.set(i, std::string(100 + i, 'x'));
     write_requests_csv(file.path, o, {});
     const std::string text = file.text();
     CHECK(std::count(text.begin(), text.end(), '\n') == 5001);

@@ -236,8 +236,8 @@ TEST_CASE("sessions: hits of a chat equal the hand count, generated blocks inclu
     CHECK(o.cached_prompt_tokens[2] == 288);  // floor(299 / 16)
     // A turn is sent one thought after the answer.
     CHECK(o.requests[1].arrival == o.requests[0].arrival + o.requests[0].e2e + std::chrono::seconds(1));
-    CHECK(o.sessions.at(2) == "s0");
-    CHECK(o.external_ids.at(2) == "s0.2");
+    CHECK(o.sessions[2] == "s0");
+    CHECK(o.external_ids[2] == "s0.2");
 }
 
 TEST_CASE("sessions: a reasoning model's thinking is no part of later prompts") {
@@ -261,8 +261,8 @@ TEST_CASE("sessions: steps with tools, some side by side, follow their graph") {
             options());
     REQUIRE(o.requests.size() == 6);
     const auto id_of = [&](const char* name) -> RequestId {
-        for (const auto& [id, n] : o.external_ids) {
-            if (n == name) return id;
+        for (RequestId id = 0; id < o.requests.size(); ++id) {
+            if (o.external_ids[id] == name) return id;
         }
         FAIL("no " << name);
         return 0;
@@ -320,10 +320,10 @@ TEST_CASE("users: each waits for its answer and thinks, request i is the same un
         CHECK(wide.requests[i].output_tokens == narrow.requests[i].output_tokens);
     }
     CHECK(wide.counters.max_in_system <= 3);
-    std::map<std::string, SimTime> free_at;
+    std::map<std::string_view, SimTime> free_at;
     for (RequestId i = 0; i < 60; ++i) {
         const RequestRecord& r = wide.requests[i];
-        SimTime& last = free_at[wide.sessions.at(i)];
+        SimTime& last = free_at[wide.sessions[i]];
         CHECK(r.arrival >= last);
         last = r.arrival + r.e2e;
     }
@@ -375,7 +375,7 @@ TEST_CASE("timeout: blocks come back in the same step, the work is wasted, retri
     CHECK(out.counters.retries == 2);
     CHECK(out.requests[1].arrival.time_since_epoch().count() == 1'305'000'000);
     CHECK(out.requests[2].arrival.time_since_epoch().count() == 1'810'000'000);  // 400 ms after the second time-out
-    CHECK(out.external_ids.at(1) == "0~1");
+    CHECK(out.external_ids[1] == "0~1");
     CHECK(out.requests[0].output_tokens == 10);
     CHECK(out.cached_prompt_tokens[1] == 144);  // it finds its own prompt
     // 11 steps were scheduled for the first; the retries compute what was not cached.
@@ -458,10 +458,11 @@ TEST_CASE("clients: who finds the queue full is rejected, and sent again after a
     CHECK(again.counters.retries == 5);
     CHECK(again.counters.queue_full == 5);
     std::vector<std::int64_t> sent;
-    for (const auto& [id, attempt] : again.attempts)
-        sent.push_back(again.requests[id].arrival.time_since_epoch().count() / 1'000'000);
+    for (RequestId id = 0; id < again.requests.size(); ++id) {
+        if (again.attempts[id] > 0) sent.push_back(again.requests[id].arrival.time_since_epoch().count() / 1'000'000);
+    }
     CHECK(sent == std::vector<std::int64_t>{60, 60, 180, 180, 420});
-    CHECK(again.external_ids.at(8) == "3~3");
+    CHECK(again.external_ids[8] == "3~3");
     CHECK(again.requests[8].finish == FinishReason::length);
 
     // What can never fit is not tried again.
