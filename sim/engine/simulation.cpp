@@ -66,7 +66,7 @@ public:
           router_(router),
           workload_(workload),
           closed_loop_(options.max_concurrency.has_value() || workload.closed_loop()),
-          listens_(workload.listens()),
+          tells_workload_(closed_loop_ || workload.listens()),
           may_cancel_(workload.may_cancel()),
           may_branch_(workload.may_branch()),
           tokens_(out_, measures_some_),
@@ -285,7 +285,8 @@ private:
     }
 
     void tell_workload(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) {
-        if (listens_) workload_.finished(id, now, reason, outputs);
+        if (!tells_workload_) return;
+        workload_.finished(id, now, reason, outputs);
         if (closed_loop_) look_up_arrival();
     }
 
@@ -406,14 +407,12 @@ private:
         look_up_arrival();
         if (!started_) begin();
         const auto id = static_cast<RequestId>(out_.counters.arrivals++);
-        completed_by_last_arrival_ = out_.counters.completed;
 
         RequestRecord& record = new_record(id);
         const bool on_time = arrival_.time == now_;
         record.arrival = !on_time && options_.latency_from_intended ? std::min(arrival_.time, now_) : now_;
         record.prompt_tokens = static_cast<std::int32_t>(arrival_.prompt_tokens);
         if (measures_some_) record.measured = is_measured(id, record.arrival);
-        out_.last_arrival = std::max(out_.last_arrival, record.arrival);
         if (!plain && arrival_.attempt > 0) ++out_.counters.retries;
         if ((!on_time || (!plain && arrival_.is_marked())) && options_.keep_requests) note_names(id);
         if (may_cancel_) slots_.push_back(no_slot);
@@ -426,13 +425,20 @@ private:
         } else {
             reject(id);
         }
-        out_.counters.waiting_at_last_arrival = 0;
-        each_replica([this](ReplicaType& replica) { out_.counters.waiting_at_last_arrival += replica.waiting_count(); });
-        if (closed_loop_) look_up_arrival();
+        if (upcoming_ == never || closed_loop_) note_last_arrival(record.arrival);
         if (early) {
             move_clock(early_.at);
             enter(0, early_.request);
         }
+    }
+
+    /// It may have been the last one; an open loop knows.
+    [[gnu::noinline]] void note_last_arrival(SimTime arrival) {
+        out_.last_arrival = std::max(out_.last_arrival, arrival);
+        completed_by_last_arrival_ = out_.counters.completed;
+        out_.counters.waiting_at_last_arrival = 0;
+        each_replica([this](ReplicaType& replica) { out_.counters.waiting_at_last_arrival += replica.waiting_count(); });
+        if (closed_loop_) look_up_arrival();
     }
 
     [[nodiscard]] bool is_measured(RequestId id, SimTime arrival) const {
@@ -1073,7 +1079,7 @@ private:
     Router& router_;
     Workload& workload_;
     bool closed_loop_;
-    bool listens_;
+    bool tells_workload_;
     const bool measures_some_ = options_.warmup_time || options_.warmup_requests || options_.measured_end;
     PerRequestBool may_cancel_;
     PerRequestBool may_branch_;

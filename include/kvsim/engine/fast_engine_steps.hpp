@@ -120,7 +120,6 @@ template <class Listener, class Kv>
     live.outputs = live.computed = live.high_water = live.registered = 0;
     live.measured = request.measured;
     live.admitted_before = live.has_token = false;
-    live.last_block = never;
     if constexpr (!Kv::counts_only) {
         if (kv_.caching()) {
             live.kv = {};
