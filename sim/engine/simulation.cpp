@@ -343,7 +343,7 @@ private:
         if (arrival < horizon) horizon = one ? std::min(horizon, arrival + options_.api) : arrival;
         if constexpr (one) {
             // What an arrival finds depends on who waits and who has finished; in a closed loop a finish brings the next one.
-            const SimTime at = replicas_.front()->run_ahead(now_, horizon, std::min(horizon, arrival), !closed_loop_);
+            const SimTime at = replicas_.front()->template run_ahead<true>(now_, horizon, arrival, !closed_loop_);
             if (at > now_) move_clock(at);
             return;
         }
@@ -363,7 +363,7 @@ private:
                     if (other != replica) until = std::min(until, other->next_time());
                 }
             }
-            replica->run_ahead(now_, until, SimTime{}, false);
+            replica->template run_ahead<false>(now_, until, until, false);
         }
     }
 
