@@ -66,6 +66,7 @@ public:
           router_(router),
           workload_(workload),
           closed_loop_(options.max_concurrency.has_value() || workload.closed_loop()),
+          listens_(workload.listens()),
           may_cancel_(workload.may_cancel()),
           may_branch_(workload.may_branch()),
           tokens_(out_, measures_some_),
@@ -284,9 +285,8 @@ private:
     }
 
     void tell_workload(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) {
-        if (!closed_loop_) return;
-        workload_.finished(id, now, reason, outputs);
-        look_up_arrival();
+        if (listens_) workload_.finished(id, now, reason, outputs);
+        if (closed_loop_) look_up_arrival();
     }
 
     /// Null: an ordinary request.
@@ -1073,6 +1073,7 @@ private:
     Router& router_;
     Workload& workload_;
     bool closed_loop_;
+    bool listens_;
     const bool measures_some_ = options_.warmup_time || options_.warmup_requests || options_.measured_end;
     PerRequestBool may_cancel_;
     PerRequestBool may_branch_;

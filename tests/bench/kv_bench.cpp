@@ -38,7 +38,7 @@ void run_kv_request(benchmark::State& state, bool ids) {
     RequestId id = 0;
     for (auto _ : state) {
         Request& request = held[id % held.size()];
-        if (id >= held.size()) kv.release(request.holding, -1);
+        if (id >= held.size()) kv.release(request.holding, request.holding.path_blocks + request.holding.own_blocks, -1);
         make_prompt(request.content, id);
         request.holding = {};
         request.holding.table = &request.table;

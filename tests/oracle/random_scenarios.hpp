@@ -20,6 +20,7 @@ public:
     explicit VectorWorkload(std::vector<Arrival> arrivals, std::int64_t users = 0, SimDuration think = {});
     std::optional<SimTime> next_time() override;
     void pop(Arrival& out) override;
+    [[nodiscard]] bool listens() const override { return true; }
     void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) override;
     [[nodiscard]] bool may_cancel() const override;
     [[nodiscard]] bool may_branch() const override;

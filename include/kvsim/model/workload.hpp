@@ -78,7 +78,7 @@ public:
     /// Takes the next requests, instead of pop(), as many as are plain and ready; they are there until the next call of a
     /// member. Empty: next_time() tells whether there are more.
     [[nodiscard]] virtual std::span<const PlainArrival> take_plain() { return {}; }
-    /// Tells a closed loop that request `id` left the system at `now` with `outputs` received tokens. Called in the order of
+    /// Tells who listens that request `id` left the system at `now` with `outputs` received tokens. Called in the order of
     /// leaving; a request that timed out at the client before it was sent leaves when its turn would have come.
     virtual void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) {
         static_cast<void>(id);
@@ -92,6 +92,8 @@ public:
     [[nodiscard]] virtual bool may_branch() const { return false; }
     /// Whether finished() may bring arrivals forward (a closed loop).
     [[nodiscard]] virtual bool closed_loop() const { return true; }
+    /// Whether finished() is to be called.
+    [[nodiscard]] virtual bool listens() const { return closed_loop(); }
     /// Whether no request's output tokens ever occur in another request's prompt or outputs (a preempted request looks up its
     /// outputs too).
     [[nodiscard]] virtual bool outputs_are_private() const { return false; }

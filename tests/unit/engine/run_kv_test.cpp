@@ -146,7 +146,7 @@ private:
     void preempt() {
         if (running_.empty()) return;
         Twin& twin = *running_.back();
-        run_.release(twin.run, twin.paged.computed);
+        run_.release(twin.run, twin.run.path_blocks + twin.run.own_blocks, twin.paged.computed);
         paged_->release(twin.paged);
         twin.paged.computed = 0;
         twin.prefilling = false;
@@ -157,7 +157,7 @@ private:
     void finish() {
         if (running_.empty()) return;
         const auto at = running_.begin() + between(0, static_cast<std::int64_t>(running_.size()) - 1);
-        run_.release((*at)->run, -1);
+        run_.release((*at)->run, (*at)->run.path_blocks + (*at)->run.own_blocks, -1);
         paged_->release((*at)->paged);
         running_.erase(at);
     }

@@ -33,6 +33,7 @@ public:
         out.prompt_tokens = s.prompt;
         out.output_tokens = s.output;
     }
+    [[nodiscard]] bool listens() const override { return true; }
     void finished(RequestId id, SimTime now, FinishReason, std::int64_t) override { left[id] = now.time_since_epoch().count(); }
     [[nodiscard]] bool closed_loop() const override { return false; }
     [[nodiscard]] bool outputs_are_private() const override { return true; }
