@@ -132,10 +132,14 @@ private:
                 run_ahead();
                 if (!one || !take_arrivals_in_flight()) break;
             }
-            if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
+            heed_interrupt();
             if ((++events_ & 255) == 0 || stuck()) look_around();
             if (livelocked_) break;
         }
+    }
+
+    void heed_interrupt() const {
+        if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
     }
 
     void add_replica(std::int64_t index, const StepTimeModel& step_time) {
@@ -376,7 +380,10 @@ private:
             upcoming_ = never;
             return;
         }
-        if (plain_.empty()) plain_ = workload_.take_plain();
+        if (plain_.empty()) {
+            heed_interrupt();  // arrivals without end may come at one instant, or while one step is in flight
+            plain_ = workload_.take_plain();
+        }
         if (!plain_.empty()) {
             upcoming_ = plain_.front().time;
             return;
@@ -955,13 +962,13 @@ private:
         mark.preemptions = out_.counters.preemptions;
     }
 
-    /// Now and then: progress, and whether the run can end at all.
     /// At one instant for ever: no event may follow after which to look around.
     [[nodiscard]] bool stuck() const {
         if constexpr (fast) return false;
         return std::any_of(replicas_.begin(), replicas_.end(), [](const auto& replica) { return replica->livelocked(); });
     }
 
+    /// Now and then: progress, and whether the run can end at all.
     void look_around() {
         if (options_.on_progress && (events_ & 4095) == 0) options_.on_progress(out_, now_);
         for (const auto& replica : replicas_) livelocked_ = livelocked_ || replica->livelocked();

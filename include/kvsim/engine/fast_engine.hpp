@@ -15,6 +15,7 @@
 // The head of the waiting queue that found too few blocks need not be asked again: blocks only become fewer, and its hit only
 // shorter, until somebody finishes, is preempted, or is placed.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -144,6 +145,7 @@ public:
 
     /// A new request joins the waiting queue.
     void enqueue(Request& request);  ///< may take over its storage
+    /// Both as Engine's.
     void schedule(Batch& batch, SimTime now);
     void update(const Batch& batch, SimTime now);
     /// The scheduled half of a step's record, right after schedule(); needs keep_ids().
