@@ -289,6 +289,7 @@ private:
     }
 
     void tell_workload(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) {
+        if (!leaving_matters_) return;
         if (listens_) workload_.finished(id, now, reason, outputs);
         if (closed_loop_) look_up_arrival();
     }
@@ -1081,6 +1082,7 @@ private:
     Workload& workload_;
     bool closed_loop_;
     bool listens_;
+    const bool leaving_matters_ = listens_ || closed_loop_;
     const bool measures_some_ = options_.warmup_time || options_.warmup_requests || options_.measured_end;
     PerRequestBool may_cancel_;
     PerRequestBool may_branch_;
