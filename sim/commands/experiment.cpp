@@ -53,6 +53,7 @@ public:
     [[nodiscard]] bool may_branch() const override { return inner_.may_branch(); }
     [[nodiscard]] bool may_cancel() const override { return inner_.may_cancel(); }
     [[nodiscard]] bool closed_loop() const override { return inner_.closed_loop(); }
+    [[nodiscard]] bool listens() const override { return inner_.listens(); }
     [[nodiscard]] bool outputs_are_private() const override { return inner_.outputs_are_private(); }
     [[nodiscard]] std::optional<std::int64_t> size_hint() const override { return inner_.size_hint(); }
 

@@ -66,7 +66,7 @@ public:
           router_(router),
           workload_(workload),
           closed_loop_(options.max_concurrency.has_value() || workload.closed_loop()),
-          tells_workload_(closed_loop_ || workload.listens()),
+          listens_(workload.listens()),
           may_cancel_(workload.may_cancel()),
           may_branch_(workload.may_branch()),
           tokens_(out_, measures_some_),
@@ -132,10 +132,14 @@ private:
                 run_ahead();
                 if (!one || !take_arrivals_in_flight()) break;
             }
-            if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
+            heed_interrupt();
             if ((++events_ & 255) == 0 || stuck()) look_around();
             if (livelocked_) break;
         }
+    }
+
+    void heed_interrupt() const {
+        if (options_.stop && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
     }
 
     void add_replica(std::int64_t index, const StepTimeModel& step_time) {
@@ -285,8 +289,8 @@ private:
     }
 
     void tell_workload(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) {
-        if (!tells_workload_) return;
-        workload_.finished(id, now, reason, outputs);
+        if (!leaving_matters_) return;
+        if (listens_) workload_.finished(id, now, reason, outputs);
         if (closed_loop_) look_up_arrival();
     }
 
@@ -344,7 +348,7 @@ private:
         if (arrival < horizon) horizon = one ? std::min(horizon, arrival + options_.api) : arrival;
         if constexpr (one) {
             // What an arrival finds depends on who waits and who has finished; in a closed loop a finish brings the next one.
-            const SimTime at = replicas_.front()->run_ahead(now_, horizon, std::min(horizon, arrival), !closed_loop_);
+            const SimTime at = replicas_.front()->template run_ahead<true>(now_, horizon, arrival, !closed_loop_);
             if (at > now_) move_clock(at);
             return;
         }
@@ -364,7 +368,7 @@ private:
                     if (other != replica) until = std::min(until, other->next_time());
                 }
             }
-            replica->run_ahead(now_, until, SimTime{}, false);
+            replica->template run_ahead<false>(now_, until, until, false);
         }
     }
 
@@ -377,7 +381,10 @@ private:
             upcoming_ = never;
             return;
         }
-        if (plain_.empty()) plain_ = workload_.take_plain();
+        if (plain_.empty()) {
+            heed_interrupt();  // arrivals without end may come at one instant, or while one step is in flight
+            plain_ = workload_.take_plain();
+        }
         if (!plain_.empty()) {
             upcoming_ = plain_.front().time;
             return;
@@ -961,13 +968,13 @@ private:
         mark.preemptions = out_.counters.preemptions;
     }
 
-    /// Now and then: progress, and whether the run can end at all.
     /// At one instant for ever: no event may follow after which to look around.
     [[nodiscard]] bool stuck() const {
         if constexpr (fast) return false;
         return std::any_of(replicas_.begin(), replicas_.end(), [](const auto& replica) { return replica->livelocked(); });
     }
 
+    /// Now and then: progress, and whether the run can end at all.
     void look_around() {
         if (options_.on_progress && (events_ & 4095) == 0) options_.on_progress(out_, now_);
         for (const auto& replica : replicas_) livelocked_ = livelocked_ || replica->livelocked();
@@ -1079,7 +1086,8 @@ private:
     Router& router_;
     Workload& workload_;
     bool closed_loop_;
-    bool tells_workload_;
+    bool listens_;
+    const bool leaving_matters_ = listens_ || closed_loop_;
     const bool measures_some_ = options_.warmup_time || options_.warmup_requests || options_.measured_end;
     PerRequestBool may_cancel_;
     PerRequestBool may_branch_;

@@ -127,6 +127,7 @@ public:
             classes_.emplace_back(std::move(l));
             start(static_cast<std::uint32_t>(classes_.size() - 1));
         }
+        follows_ = closed_loop();
         sends_next_.assign(classes_.size(), never);
         all_changed();
     }
@@ -149,7 +150,11 @@ public:
         last_sent_ = std::max(last_sent_, call.time);
         const auto id = static_cast<RequestId>(oldest_ + call_of_.size());
         KVSIM_CHECK(id != std::numeric_limits<RequestId>::max(), "at most 2^32 - 1 requests");
-        call_of_.push_back() = handle;
+        if (follows_) {
+            call_of_.push_back() = handle;
+        } else {
+            ++oldest_;
+        }
         if (call.attempt == 0) {
             if (!call.drawn && c.laws.users) call.index = static_cast<std::uint64_t>(c.sent);
             ++c.sent;
@@ -162,9 +167,11 @@ public:
         ++c.on_their_way;
         if (call.session) ++call.session->on_their_way;
         fill(c, call, id, out);
+        if (!follows_) release(handle);
     }
 
     void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) override {
+        if (!follows_) return;
         const std::uint32_t handle = take_call(id);
         Call& call = calls_[handle];
         Class& c = classes_[call.owner];
@@ -680,7 +687,8 @@ private:
                                           // whether all are sent
     std::deque<Call> calls_;              // stable addresses
     std::vector<std::uint32_t> spare_;
-    Ring<std::uint32_t> call_of_;  // by request, from the oldest one on its way; no_call: it has left
+    bool follows_ = false;         // what becomes of a request decides what comes later; else it is forgotten once it is sent
+    Ring<std::uint32_t> call_of_;  // by request, from the oldest one that is followed; no_call: it has left
     std::uint64_t oldest_ = 0;
     std::int64_t sent_ = 0;  // without retries, over all classes
     SimTime last_sent_{};

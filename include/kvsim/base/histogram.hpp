@@ -59,8 +59,8 @@ using Counters64 = CounterArray<std::int64_t>;
 using Counters32 = CounterArray<std::uint32_t>;
 
 /// Values are int64 >= 0. Below 2048 every value has its own bin; above, 1024 bins per power of two, so a reported order
-/// statistic is within 2^-11 (0.049 %) relative of the true one. Bins are reported as midpoints, clamped
-/// to the exact minimum and maximum. Memory is allocated once: 432 KiB of counters.
+/// statistic is within 2^-11 (0.049 %) relative of the true one. Bins are reported as midpoints, clamped to the exact minimum
+/// and maximum. Memory is allocated once: 432 KiB of counters.
 class LogLinearHistogram {
 public:
     static constexpr int bits = 10;

@@ -15,6 +15,7 @@
 // The head of the waiting queue that found too few blocks need not be asked again: blocks only become fewer, and its hit only
 // shorter, until somebody finishes, is preempted, or is placed.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -144,6 +145,7 @@ public:
 
     /// A new request joins the waiting queue.
     void enqueue(Request& request);  ///< may take over its storage
+    /// Both as Engine's.
     void schedule(Batch& batch, SimTime now);
     void update(const Batch& batch, SimTime now);
     /// The scheduled half of a step's record, right after schedule(); needs keep_ids().
@@ -159,10 +161,10 @@ public:
     /// Whether somebody gets its last token in that batch.
     [[nodiscard]] bool somebody_ends_in(std::int64_t batch);
     /// Advances over steps that end before `horizon` and at whose ends nobody is admitted, though first tokens may come in
-    /// them, and last ones up to `last_finish` while nobody waits. `next` is the scheduled successor of `current` under async
-    /// scheduling; `end` is the end of `current`.
+    /// them, last ones up to `last_finish` while nobody waits, and preemptions before `next_arrival`. `next` is the scheduled
+    /// successor of `current` under async scheduling; `end` is the end of `current`.
     Ahead run_ahead(Batch*& current, Batch*& next, bool async, SimTime& end, SimTime horizon, SimTime last_finish,
-                    DecodePrices& prices);
+                    SimTime next_arrival, DecodePrices& prices);
 
     [[nodiscard]] const EngineArgs& args() const { return args_; }
     [[nodiscard]] const Kv& kv() const { return kv_; }
@@ -212,7 +214,7 @@ private:
     std::int64_t pass_many(Batch& first, Batch& last, SimTime& end, SimTime horizon, const DecodeLine& line);
     [[nodiscard]] std::int64_t steps_in_time(std::int64_t most, std::int64_t room, std::int64_t longest) const;
     void update_others(const Batch& batch);
-    bool pass_mixed(Batch& batch, SimTime now, Bound bound, SimTime last_finish);
+    bool pass_mixed(Batch& batch, SimTime now, Bound bound, SimTime last_finish, SimTime next_arrival);
     void advance(Batch& batch, std::int64_t crossers, SimTime now);
     void note_peak() { integrals_.blocks_used_peak = std::max(integrals_.blocks_used_peak, used_blocks()); }
     void count_batch(Batch& batch, SimTime now);

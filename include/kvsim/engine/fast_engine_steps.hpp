@@ -600,9 +600,11 @@ inline bool FastEngine<Listener, Kv>::only_preempts(Bound bound) const {
 /// admitted after it, or it is not to be passed over, and nothing has changed.
 template <class Listener, class Kv>
 [[gnu::always_inline]] inline bool FastEngine<Listener, Kv>::pass_mixed(Batch& batch, SimTime now, Bound bound,
-                                                                        SimTime last_finish) {
+                                                                        SimTime last_finish, SimTime next_arrival) {
     const bool enough = crossers_[phase_] <= kv_.free();
-    if (batch.ends ? !enough || !waiting_.empty() || now > last_finish : !enough && !only_preempts(bound)) return false;
+    if (batch.ends ? !enough || !waiting_.empty() || now > last_finish
+                   : !enough && (now >= next_arrival || !only_preempts(bound)))
+        return false;
     now_ = now;
     if (batch.decoders > 0) tokens_.next(batch.decoders, batch.measured_decoders, now - last_update_, now);
     last_update_ = now;
@@ -626,7 +628,7 @@ template <class Listener, class Kv>
 template <class Listener, class Kv>
 typename FastEngine<Listener, Kv>::Ahead FastEngine<Listener, Kv>::run_ahead(Batch*& current, Batch*& next, bool async,
                                                                              SimTime& end, SimTime horizon, SimTime last_finish,
-                                                                             DecodePrices& prices) {
+                                                                             SimTime next_arrival, DecodePrices& prices) {
     constexpr std::int64_t most_steps = 1 << 10;  // then the user's interrupt is looked for
     constexpr std::int64_t few = 4;               // steps that pass_many() is not worth its start for
     Batch* first = current;                       // of the queue, and the last of it: the same when it has one
@@ -648,7 +650,7 @@ typename FastEngine<Listener, Kv>::Ahead FastEngine<Listener, Kv>::run_ahead(Bat
             last_update_ = now;
             advance(batch, crossers, now);
         } else {
-            if (!pass_mixed(batch, now, bound, last_finish)) break;
+            if (!pass_mixed(batch, now, bound, last_finish, next_arrival)) break;
             if (batch.preempted > 0) {
                 ahead.preempted += batch.preempted;
                 line = &prices.plain_line(decoders_);
@@ -670,8 +672,8 @@ typename FastEngine<Listener, Kv>::Ahead FastEngine<Listener, Kv>::run_ahead(Bat
         if (endless < 0) {
             if (release_ended(batch_ - 1)) {
                 last->ends = true;
-                line = &prices.plain_line(decoders_);
                 if (decoders_ == 0 || bound == Bound::token_budget) break;
+                line = &prices.plain_line(decoders_);
             }
             if (batch_ - begin > most_steps) break;
         }

@@ -210,18 +210,22 @@ public:
         account(now);
     }
 
-    /// May run ahead: over steps that end before `horizon` and in which nobody is admitted, preempted or finishes; and over any
-    /// steps that end before `quiet_until`, in which somebody finishes only if `finishes` allows it. What it tells its listener
-    /// may lie ahead of the clock. Gives the end of the last step of the second kind, or `now`.
-    [[gnu::noinline]] SimTime run_ahead(SimTime now, SimTime horizon, SimTime quiet_until, bool finishes) {
+    /// May run ahead: over steps that end before `horizon` and in which nobody is admitted or finishes, nor is preempted from
+    /// `next_arrival` on, when those who wait are counted; if it is the `only` replica, over any steps that end before both, in
+    /// which somebody finishes only if `finishes` allows it. What it tells its listener may lie ahead of the clock. Gives the
+    /// end of the last step of the second kind, or `now`.
+    template <bool only>
+    [[gnu::noinline]] SimTime run_ahead(SimTime now, SimTime horizon, SimTime next_arrival, bool finishes) {
         if constexpr (fast) {
             if (recorded()) return now;     // records come in the order of time over all replicas
             constexpr int most_turns = 64;  // then the user's interrupt is looked for
+            const SimTime last_finish = finishes ? next_arrival : SimTime{};
             for (int turn = 0; turn < most_turns && flying_ && end_ < horizon; ++turn) {
-                if (engine_.steady() && !cold_.lasts(end_ - begin_) && jump(horizon, finishes ? quiet_until : SimTime{}) &&
+                if (engine_.steady() && !cold_.lasts(end_ - begin_) && jump(horizon, last_finish, next_arrival) &&
                     end_ >= horizon)
                     break;
-                const bool single_step = end_ < quiet_until && (finishes || !engine_.somebody_ends_in(current_->number)) &&
+                const bool single_step = only && end_ < next_arrival &&
+                                         (finishes || !engine_.somebody_ends_in(current_->number)) &&
                                          fruitless_preemptions_ < 1000;
                 if (!single_step) break;
                 now = end_;
@@ -272,12 +276,12 @@ public:
     [[nodiscard]] Int128 blocks_used_until(SimTime now) const { return held_integrals().used_until(now); }
 
 private:
-    /// Over steps that end before `horizon` and in which nobody is admitted or preempted, nor finished after `last_finish`.
-    /// Whether there were any.
-    bool jump(SimTime horizon, SimTime last_finish) {
+    /// Over steps that end before `horizon` and in which nobody is admitted, nor finishes after `last_finish`, nor is preempted
+    /// from `next_arrival` on. Whether there were any.
+    bool jump(SimTime horizon, SimTime last_finish, SimTime next_arrival) {
         const SimTime first_end = end_;
         const SimDuration first_pending = has_next_ ? next_->duration : SimDuration{};
-        const auto passed = engine_.run_ahead(current_, next_, has_next_, end_, horizon, last_finish, prices_);
+        const auto passed = engine_.run_ahead(current_, next_, has_next_, end_, horizon, last_finish, next_arrival, prices_);
         if (passed.steps == 0) return false;
         fruitless_preemptions_ = 0;
         if (passed.preempted > 0) {

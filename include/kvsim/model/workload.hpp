@@ -75,8 +75,8 @@ public:
     /// Takes the next request into `out`, a new Arrival or the one of the last pop(), of which only `prompt` may have changed;
     /// only after next_time() gave a time. Reading a trace may throw UserError.
     virtual void pop(Arrival& out) = 0;
-    /// Takes the next requests, instead of pop(), as many as are plain and ready; they are there until the next call of a
-    /// member. Empty: next_time() tells whether there are more.
+    /// Takes the next requests, instead of pop(), as many as are ready, where all that ever come are plain; they are there
+    /// until the next call of next_time(), pop() or take_plain(). Empty: next_time() tells whether there are more.
     [[nodiscard]] virtual std::span<const PlainArrival> take_plain() { return {}; }
     /// Tells who listens that request `id` left the system at `now` with `outputs` received tokens. Called in the order of
     /// leaving; a request that timed out at the client before it was sent leaves when its turn would have come.

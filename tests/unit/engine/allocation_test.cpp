@@ -1,5 +1,5 @@
-// The fast engine does not touch the heap once it runs steadily. A program of its own, because it replaces operator new
-// (allocation_counter.cpp).
+// Once it runs steadily the fast engine does not touch the heap, nor do clients. A program of its own, because it replaces
+// operator new (allocation_counter.cpp).
 
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
@@ -9,7 +9,9 @@
 #include <optional>
 
 #include "allocation_counter.hpp"
+#include "kvsim/config/load.hpp"
 #include "kvsim/engine/simulation.hpp"
+#include "kvsim/model/pieces.hpp"
 
 namespace kvsim {
 namespace {
@@ -135,6 +137,30 @@ TEST_CASE("a recorded step allocates nothing for a row that only decodes") {
     CHECK(rows > 70 * 20'000);
     // Lists of blocks grow: that of a request that prefills, and of one in block_size of those that decode.
     CHECK(workload.allocated() < 10 * 10'000);
+}
+
+TEST_CASE("classes of an open loop keep nothing of what they have sent") {
+    config::Diagnostics diagnostics;
+    const config::Scenario scenario = config::read_scenario(
+        config::parse_yaml("workload:\n"
+                           "  requests: 20000\n"
+                           "  classes:\n"
+                           "    - {name: a, arrivals: {process: poisson, rate: 3/s}, prompt_tokens: 50, output_tokens: 20}\n"
+                           "    - {name: b, arrivals: {process: poisson, rate: 2/s}, prompt_tokens: 70, output_tokens: 5}\n",
+                           "t.yaml", diagnostics),
+        "t.yaml", diagnostics);
+    const auto workload = make_workload(scenario.workload, 1, {}, diagnostics);
+    REQUIRE(workload);
+    CHECK_FALSE(workload->listens());
+    Arrival arrival;
+    std::int64_t after_half = 0;
+    for (int i = 0; i < 20'000; ++i) {
+        REQUIRE(workload->next_time());
+        workload->pop(arrival);
+        if (i == 10'000) after_half = allocations();
+    }
+    CHECK(allocations() == after_half);
+    CHECK_FALSE(workload->next_time());
 }
 
 TEST_CASE("the counter counts") {

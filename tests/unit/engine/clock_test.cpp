@@ -164,6 +164,18 @@ TEST_CASE("clock: with max_concurrency a request arrives when one leaves") {
     });
 }
 
+TEST_CASE("clock: who is preempted while the last arrival is in the front end does not wait yet when it comes") {
+    SimulationOptions options = roomy(true);
+    options.engine.num_gpu_blocks = 20;
+    options.engine.max_num_seqs = 8;
+    options.api = SimDuration(24);
+    const std::vector<Spec> specs{{1, 10, 23}, {1, 16, 20}, {1, 6, 26}, {1, 25, 21}, {66, 4, 44}, {148, 18, 20}};
+    in_both_forms(options, specs, [](const Outcome& o) {
+        CHECK(o.counters.preemptions == 4);
+        CHECK(o.counters.waiting_at_last_arrival == 2);  // the next one loses its blocks before it joins them
+    });
+}
+
 TEST_CASE("clock: a rejected request takes no place at the client, and the workload hears of it") {
     SimulationOptions options = roomy();
     options.max_concurrency = 1;
