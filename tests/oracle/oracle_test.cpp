@@ -9,6 +9,7 @@
 
 #include "compare.hpp"
 #include "kvsim/engine/simulation.hpp"
+#include "kvsim/model/token_ids.hpp"
 #include "naive_simulation.hpp"
 #include "random_scenarios.hpp"
 
@@ -26,6 +27,23 @@ Outcome one_by_one(const SimulationOptions& options, const StepTimeModel& step_t
     return simulate(plain, step_time, router, workload);
 }
 
+/// Between the naive engine and each form of the production one; empty: none.
+std::string difference_between_forms(const Scenario& scenario) {
+    const Run naive = run(scenario, [](const SimulationOptions& o, const StepTimeModel& s, Router& r, Workload& w) {
+        return naive_simulate(o, s, r, w);
+    });
+    try {
+        std::string difference = first_difference(naive, run(scenario, simulate));
+        if (!difference.empty()) return difference;
+        difference = first_difference(naive, run(scenario, one_by_one));
+        if (!difference.empty()) return "one by one: " + difference;
+        if (naive.endless) return {};
+        difference = first_difference(naive, run_without_records(scenario, simulate));
+        if (!difference.empty()) return "without step records: " + difference;
+    } catch (const std::exception& e) { return std::string("simulate() threw: ") + e.what(); }
+    return {};
+}
+
 TEST_CASE("oracle: simulate() equals the naive engine on random scenarios") {
     const std::uint64_t first = from_environment("KVSIM_ORACLE_SEED", 0);
     const std::uint64_t count = from_environment("KVSIM_ORACLE_SCENARIOS", 400);
@@ -33,22 +51,35 @@ TEST_CASE("oracle: simulate() equals the naive engine on random scenarios") {
     for (std::uint64_t seed = first; seed < first + count && differing < 5; ++seed) {
         const Scenario scenario = random_scenario(seed);
         INFO(describe(scenario));
-        const Run naive = run(scenario, [](const SimulationOptions& o, const StepTimeModel& s, Router& r, Workload& w) {
-            return naive_simulate(o, s, r, w);
-        });
-        std::string difference;
-        try {
-            difference = first_difference(naive, run(scenario, simulate));
-            if (difference.empty()) {
-                difference = first_difference(naive, run(scenario, one_by_one));
-                if (!difference.empty()) difference = "one by one: " + difference;
-            }
-            if (difference.empty() && !naive.endless) {
-                difference = first_difference(naive, run_without_records(scenario, simulate));
-                if (!difference.empty()) difference = "without step records: " + difference;
-            }
-        } catch (const std::exception& e) { difference = std::string("simulate() threw: ") + e.what(); }
+        const std::string difference = difference_between_forms(scenario);
         if (!difference.empty()) ++differing;
+        CHECK_MESSAGE(difference.empty(), difference);
+    }
+}
+
+TEST_CASE("oracle: simulate() equals the naive engine where ends lie a turn of the ring of ends apart") {
+    constexpr std::int64_t turn = 4096;  // FastEngine::ends_in_sight
+    for (const bool async : {false, true}) {
+        Scenario scenario;
+        EngineArgs& args = scenario.options.engine;
+        args.block_size = 32;
+        args.max_model_len = turn + 200;
+        args.max_num_seqs = 4;
+        args.max_num_batched_tokens = 64;
+        args.num_gpu_blocks = 400;
+        args.enable_prefix_caching = false;
+        args.async_scheduling = async;
+        scenario.step_time.c0 = 1000;
+        scenario.step_time.per_context = 0.01;
+        // All start to decode in one batch.
+        for (const std::int64_t outputs : {turn + 20, std::int64_t{20}, turn + 90, std::int64_t{91}}) {
+            Arrival& arrival = scenario.arrivals.emplace_back();
+            arrival.prompt_tokens = 3;
+            arrival.output_tokens = outputs;
+            arrival.output_base = own_output_base(static_cast<RequestId>(scenario.arrivals.size() - 1));
+        }
+        CAPTURE(async);
+        const std::string difference = difference_between_forms(scenario);
         CHECK_MESSAGE(difference.empty(), difference);
     }
 }

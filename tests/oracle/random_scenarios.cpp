@@ -4,14 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kvsim/base/check.hpp"
+#include "kvsim/model/token_ids.hpp"
 #include "naive_simulation.hpp"
 
 namespace kvsim::oracle {
 
-VectorWorkload::VectorWorkload(std::vector<Arrival> arrivals, std::int64_t users, SimDuration think)
-    : arrivals_(std::move(arrivals)), users_(users), think_(think) {}
+VectorWorkload::VectorWorkload(std::vector<Arrival> arrivals, std::int64_t users, SimDuration think, bool plain)
+    : arrivals_(std::move(arrivals)), users_(users), think_(think), plain_(plain) {}
 
 std::optional<SimTime> VectorWorkload::next_time() {
     if (next_ == arrivals_.size()) return std::nullopt;
@@ -29,6 +31,20 @@ void VectorWorkload::pop(Arrival& out) {
     out = arrivals_[next_++];
     out.time = *time;
     last_popped_ = *time;
+}
+
+std::span<const PlainArrival> VectorWorkload::take_plain() {
+    if (!plain_) return {};
+    KVSIM_CHECK(users_ == 0, "who waits for others is not known beforehand");
+    const std::size_t end = std::min(arrivals_.size(), next_ + 1 + next_ % 5);
+    taken_.clear();
+    while (next_ < end) {
+        const Arrival& next = arrivals_[next_];
+        last_popped_ = *next_time();
+        taken_.push_back({last_popped_, next.prompt_tokens, next.output_tokens});
+        ++next_;
+    }
+    return taken_;
 }
 
 bool VectorWorkload::may_cancel() const {
@@ -270,9 +286,33 @@ std::vector<Arrival> random_arrivals(Random& random, const EngineArgs& args, std
     return arrivals;
 }
 
-}  // namespace
+/// What the fast form takes, most of it where blocks are only counted; long enough for steps that pass at once.
+void make_plain(Random& random, Scenario& s) {
+    SimulationOptions& options = s.options;
+    EngineArgs& engine = options.engine;
+    engine.scheduling_policy = QueueOrder::fcfs;
+    engine.long_prefill_token_threshold = 0;
+    if (random.percent(70)) engine.enable_prefix_caching = false;
+    if (random.percent(60)) options.replicas = 1;
+    options.itl_per_request = false;
+    s.users = 0;
+    s.plain = random.percent(70);
+    const std::int64_t longer = engine.max_model_len > 160 ? 1 : random.any_of({1, 2, 4, 8});
+    engine.max_model_len *= longer;
+    if (!engine.enable_chunked_prefill)
+        engine.max_num_batched_tokens = std::max(engine.max_num_batched_tokens, engine.max_model_len);
+    engine.num_gpu_blocks = 1 + (engine.num_gpu_blocks - 1) * random.between(longer, longer + 2);
+    for (std::size_t i = 0; i < s.arrivals.size(); ++i) {
+        const Arrival drawn = std::exchange(s.arrivals[i], {});
+        Arrival& a = s.arrivals[i];
+        a.time = drawn.time;
+        a.prompt_tokens = drawn.prompt_tokens;
+        a.output_tokens = drawn.output_tokens * longer;
+        a.output_base = own_output_base(static_cast<RequestId>(i));
+    }
+}
 
-Scenario random_scenario(std::uint64_t seed) {
+Scenario drawn(std::uint64_t seed) {
     Random random(seed * 0x2545f4914f6cdd1dU + 1);
     Scenario s;
     s.seed = seed;
@@ -335,6 +375,19 @@ Scenario random_scenario(std::uint64_t seed) {
     return s;
 }
 
+}  // namespace
+
+Scenario random_scenario(std::uint64_t seed) {
+    Scenario s = drawn(seed);
+    Random random(seed * 0xd6e8feb86659fd93U + 9);
+    if (seed % 5 == 4 && s.options.engine.kv_groups.empty()) make_plain(random, s);
+    if (random.percent(25)) {
+        const auto unit = static_cast<std::int64_t>(std::ceil(s.step_time.c0));
+        s.options.window = SimDuration(std::max<std::int64_t>(1, unit * random.between(1, 60) / 2));
+    }
+    return s;
+}
+
 std::string describe(const Scenario& s) {
     const EngineArgs& e = s.options.engine;
     std::string text =
@@ -348,7 +401,8 @@ std::string describe(const Scenario& s) {
                         s.options.replicas, s.options.api.count(), s.options.max_concurrency.value_or(0),
                         s.options.warmup_time.value_or(SimDuration(-1)).count(), s.options.warmup_requests.value_or(-1),
                         s.options.timeline_interval.count());
-    text += fmt::format("; cold for {} ns", s.options.cold_start.length.count());
+    text += fmt::format("; cold for {} ns, window {}, plain {}", s.options.cold_start.length.count(), s.options.window.count(),
+                        s.plain);
     text += fmt::format("; fewest_tokens {}, latency from intended {}, itl per request {}", s.fewest_tokens,
                         s.options.latency_from_intended, s.options.itl_per_request);
     text += fmt::format("; queue bound {}", e.max_queued_requests);
@@ -377,7 +431,7 @@ Run run_with(const Scenario& scenario, const Simulate& simulate, const Simulatio
     Run result;
     result.replicas = scenario.options.replicas;
     TestRouter router(scenario.fewest_tokens);
-    VectorWorkload workload(scenario.arrivals, scenario.users, scenario.think);
+    VectorWorkload workload(scenario.arrivals, scenario.users, scenario.think, scenario.plain);
     try {
         result.outcome = simulate(options, scenario.step_time, router, workload);
     } catch (const UserError&) { result.refused = true; } catch (const TooManySteps&) {
