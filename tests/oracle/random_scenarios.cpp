@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "kvsim/base/check.hpp"
-#include "kvsim/model/token_ids.hpp"
 #include "naive_simulation.hpp"
 
 namespace kvsim::oracle {
@@ -286,33 +285,9 @@ std::vector<Arrival> random_arrivals(Random& random, const EngineArgs& args, std
     return arrivals;
 }
 
-/// What the fast form takes, most of it where blocks are only counted; long enough for steps that pass at once.
-void make_plain(Random& random, Scenario& s) {
-    SimulationOptions& options = s.options;
-    EngineArgs& engine = options.engine;
-    engine.scheduling_policy = QueueOrder::fcfs;
-    engine.long_prefill_token_threshold = 0;
-    if (random.percent(70)) engine.enable_prefix_caching = false;
-    if (random.percent(60)) options.replicas = 1;
-    options.itl_per_request = false;
-    s.users = 0;
-    s.plain = random.percent(70);
-    const std::int64_t longer = engine.max_model_len > 160 ? 1 : random.any_of({1, 2, 4, 8});
-    engine.max_model_len *= longer;
-    if (!engine.enable_chunked_prefill)
-        engine.max_num_batched_tokens = std::max(engine.max_num_batched_tokens, engine.max_model_len);
-    engine.num_gpu_blocks = 1 + (engine.num_gpu_blocks - 1) * random.between(longer, longer + 2);
-    for (std::size_t i = 0; i < s.arrivals.size(); ++i) {
-        const Arrival drawn = std::exchange(s.arrivals[i], {});
-        Arrival& a = s.arrivals[i];
-        a.time = drawn.time;
-        a.prompt_tokens = drawn.prompt_tokens;
-        a.output_tokens = drawn.output_tokens * longer;
-        a.output_base = own_output_base(static_cast<RequestId>(i));
-    }
-}
+}  // namespace
 
-Scenario drawn(std::uint64_t seed) {
+Scenario random_scenario(std::uint64_t seed) {
     Random random(seed * 0x2545f4914f6cdd1dU + 1);
     Scenario s;
     s.seed = seed;
@@ -371,19 +346,6 @@ Scenario drawn(std::uint64_t seed) {
             (random.percent(50) ? a.timeout : random.percent(50) ? a.ttft_timeout : a.cancel_after) = after;
             if (random.percent(20)) a.cancel_after = after + SimDuration(unit * random.between(-1, 1) / 2);
         }
-    }
-    return s;
-}
-
-}  // namespace
-
-Scenario random_scenario(std::uint64_t seed) {
-    Scenario s = drawn(seed);
-    Random random(seed * 0xd6e8feb86659fd93U + 9);
-    if (seed % 5 == 4 && s.options.engine.kv_groups.empty()) make_plain(random, s);
-    if (random.percent(25)) {
-        const auto unit = static_cast<std::int64_t>(std::ceil(s.step_time.c0));
-        s.options.window = SimDuration(std::max<std::int64_t>(1, unit * random.between(1, 60) / 2));
     }
     return s;
 }
