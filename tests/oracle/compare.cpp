@@ -196,6 +196,24 @@ void compare_timelines(const std::vector<TimelineSample>& a, const std::vector<T
     differences.check("timeline samples", static_cast<std::int64_t>(a.size()), static_cast<std::int64_t>(b.size()));
 }
 
+void compare_marks(const std::vector<WindowMark>& a, const std::vector<WindowMark>& b, Differences& differences) {
+    for (std::size_t i = 0; i < std::min(a.size(), b.size()) && !differences.found(); ++i) {
+        const std::string w = fmt::format("window mark {} at {} ", i, text(a[i].at));
+        differences.check(w + "at", a[i].at, b[i].at);
+        differences.check(w + "blocks_used_dt", a[i].blocks_used_dt, b[i].blocks_used_dt);
+        differences.check(w + "in_system_dt", a[i].in_system_dt, b[i].in_system_dt);
+        differences.check(w + "slots_busy_dt", a[i].slots_busy_dt, b[i].slots_busy_dt);
+        differences.check(w + "slots_token_dt", a[i].slots_token_dt, b[i].slots_token_dt);
+        differences.check(w + "slots_reserved_dt", a[i].slots_reserved_dt, b[i].slots_reserved_dt);
+        differences.check(w + "slots_internal_dt", a[i].slots_internal_dt, b[i].slots_internal_dt);
+        differences.check(w + "steps", a[i].steps, b[i].steps);
+        differences.check(w + "rows", a[i].rows, b[i].rows);
+        differences.check(w + "tokens", a[i].tokens, b[i].tokens);
+        differences.check(w + "preemptions", a[i].preemptions, b[i].preemptions);
+    }
+    differences.check("window marks", static_cast<std::int64_t>(a.size()), static_cast<std::int64_t>(b.size()));
+}
+
 }  // namespace
 
 std::string to_string(const StepRecord& record) {
@@ -242,6 +260,7 @@ std::string first_difference(const Run& expected, const Run& actual) {
     compare_histogram("itl", a.itl, b.itl, differences);
     compare_histogram("itl_all", a.itl_all, b.itl_all, differences);
     compare_timelines(a.timeline, b.timeline, differences);
+    compare_marks(a.window_marks, b.window_marks, differences);
     if (a.external_ids != b.external_ids) differences.say("external_ids differ");
     if (a.classes != b.classes) differences.say("classes differ");
     if (a.sessions != b.sessions) differences.say("sessions differ");

@@ -148,8 +148,35 @@ private:
     /// The state stays as it is from now_ to `to`.
     void advance(SimTime to) {
         sample_timeline(to);
-        if (!out_.requests.empty()) integrate(to - now_);
+        if (out_.requests.empty()) {
+            now_ = to;
+            return;
+        }
+        for (; options_.window > SimDuration::zero() && next_mark_ <= to; next_mark_ += options_.window) {
+            integrate(next_mark_ - now_);
+            now_ = next_mark_;
+            mark();
+        }
+        integrate(to - now_);
         now_ = to;
+    }
+
+    /// A window ends now; what happens at this instant belongs to the next one.
+    void mark() {
+        const Integrals& sums = out_.integrals;
+        const Counters& counts = out_.counters;
+        WindowMark& mark = out_.window_marks.emplace_back();
+        mark.at = now_;
+        mark.blocks_used_dt = sums.blocks_used_dt;
+        mark.in_system_dt = sums.in_system_dt;
+        mark.slots_busy_dt = sums.slots_busy_dt;
+        mark.slots_token_dt = sums.slots_token_dt;
+        mark.slots_reserved_dt = sums.slots_reserved_dt;
+        mark.slots_internal_dt = sums.slots_internal_dt;
+        mark.steps = counts.steps;
+        mark.rows = counts.rows;
+        mark.tokens = counts.tokens;
+        mark.preemptions = counts.preemptions;
     }
 
     // ---- step ends ----
@@ -318,7 +345,14 @@ private:
 
     void arrive(const Arrival& arrival) {
         const RequestId id = static_cast<RequestId>(out_.requests.size());
-        if (id == 0) out_.first_arrival = now_;
+        if (id == 0) {
+            out_.first_arrival = now_;
+            if (options_.window > SimDuration::zero()) {  // the first one began before anything came
+                next_mark_ = now_ - now_.time_since_epoch() % options_.window;
+                out_.window_marks.emplace_back().at = next_mark_;
+                next_mark_ += options_.window;
+            }
+        }
         const bool intended = options_.latency_from_intended;
         const SimTime counted = intended ? std::min(arrival.time, now_) : now_;
         out_.last_arrival = std::max(out_.last_arrival, counted);
@@ -721,6 +755,10 @@ private:
     // ---- the end ----
 
     void finish() {
+        if (options_.window > SimDuration::zero() && !out_.requests.empty()) {  // the last one includes its end
+            if (out_.window_marks.size() > 1 && out_.window_marks.back().at == now_) out_.window_marks.pop_back();
+            mark();
+        }
         bool unfinished = false;
         for (const Tracked& t : tracked_) unfinished = unfinished || t.in_system;
         if (unfinished || out_.counters.completed + out_.counters.timed_out + out_.counters.cancelled == 0) {
@@ -784,6 +822,7 @@ private:
     std::int64_t finished_at_this_end_ = 0;
     std::map<std::int64_t, std::int64_t> tokens_in_second_;
     SimTime next_sample_{};
+    SimTime next_mark_{};
 };
 
 }  // namespace

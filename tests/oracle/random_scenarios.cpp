@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kvsim/base/check.hpp"
 #include "naive_simulation.hpp"
 
 namespace kvsim::oracle {
 
-VectorWorkload::VectorWorkload(std::vector<Arrival> arrivals, std::int64_t users, SimDuration think)
-    : arrivals_(std::move(arrivals)), users_(users), think_(think) {}
+VectorWorkload::VectorWorkload(std::vector<Arrival> arrivals, std::int64_t users, SimDuration think, bool plain)
+    : arrivals_(std::move(arrivals)), users_(users), think_(think), plain_(plain) {}
 
 std::optional<SimTime> VectorWorkload::next_time() {
     if (next_ == arrivals_.size()) return std::nullopt;
@@ -29,6 +30,20 @@ void VectorWorkload::pop(Arrival& out) {
     out = arrivals_[next_++];
     out.time = *time;
     last_popped_ = *time;
+}
+
+std::span<const PlainArrival> VectorWorkload::take_plain() {
+    if (!plain_) return {};
+    KVSIM_CHECK(users_ == 0, "who waits for others is not known beforehand");
+    const std::size_t end = std::min(arrivals_.size(), next_ + 1 + next_ % 5);
+    taken_.clear();
+    while (next_ < end) {
+        const Arrival& next = arrivals_[next_];
+        last_popped_ = *next_time();
+        taken_.push_back({last_popped_, next.prompt_tokens, next.output_tokens});
+        ++next_;
+    }
+    return taken_;
 }
 
 bool VectorWorkload::may_cancel() const {
@@ -348,7 +363,8 @@ std::string describe(const Scenario& s) {
                         s.options.replicas, s.options.api.count(), s.options.max_concurrency.value_or(0),
                         s.options.warmup_time.value_or(SimDuration(-1)).count(), s.options.warmup_requests.value_or(-1),
                         s.options.timeline_interval.count());
-    text += fmt::format("; cold for {} ns", s.options.cold_start.length.count());
+    text += fmt::format("; cold for {} ns, window {}, plain {}", s.options.cold_start.length.count(), s.options.window.count(),
+                        s.plain);
     text += fmt::format("; fewest_tokens {}, latency from intended {}, itl per request {}", s.fewest_tokens,
                         s.options.latency_from_intended, s.options.itl_per_request);
     text += fmt::format("; queue bound {}", e.max_queued_requests);
@@ -377,7 +393,7 @@ Run run_with(const Scenario& scenario, const Simulate& simulate, const Simulatio
     Run result;
     result.replicas = scenario.options.replicas;
     TestRouter router(scenario.fewest_tokens);
-    VectorWorkload workload(scenario.arrivals, scenario.users, scenario.think);
+    VectorWorkload workload(scenario.arrivals, scenario.users, scenario.think, scenario.plain);
     try {
         result.outcome = simulate(options, scenario.step_time, router, workload);
     } catch (const UserError&) { result.refused = true; } catch (const TooManySteps&) {

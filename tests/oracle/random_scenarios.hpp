@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,12 +15,14 @@
 namespace kvsim::oracle {
 
 /// Requests known beforehand. With `users` > 0 a closed loop: the first `users` come as they stand, each further one only after
-/// some request has left, `think` later (or at its own time if that is later still).
+/// some request has left, `think` later (or at its own time if that is later still). With `plain` an open one of which every
+/// request is a PlainArrival, and which tells some at once.
 class VectorWorkload final : public Workload {
 public:
-    explicit VectorWorkload(std::vector<Arrival> arrivals, std::int64_t users = 0, SimDuration think = {});
+    explicit VectorWorkload(std::vector<Arrival> arrivals, std::int64_t users = 0, SimDuration think = {}, bool plain = false);
     std::optional<SimTime> next_time() override;
     void pop(Arrival& out) override;
+    std::span<const PlainArrival> take_plain() override;
     [[nodiscard]] bool listens() const override { return true; }
     void finished(RequestId id, SimTime now, FinishReason reason, std::int64_t outputs) override;
     [[nodiscard]] bool may_cancel() const override;
@@ -35,6 +38,8 @@ private:
     std::size_t next_ = 0;
     std::int64_t users_;
     SimDuration think_;
+    bool plain_;
+    std::vector<PlainArrival> taken_;
     SimTime last_popped_{};
     std::vector<std::pair<RequestId, SimTime>> left_;
 };
@@ -70,6 +75,7 @@ struct Scenario {
     std::vector<Arrival> arrivals;
     std::int64_t users = 0;  ///< > 0: closed loop
     SimDuration think{};
+    bool plain = false;          ///< told as PlainArrival, see VectorWorkload
     bool fewest_tokens = false;  ///< the router's choice
 };
 
