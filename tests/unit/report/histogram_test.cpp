@@ -65,26 +65,26 @@ TEST_CASE("histogram: empty, one value, small values") {
 
 TEST_CASE("histogram quantiles stay within the stated error on many streams") {
     constexpr std::array<double, 7> qs{0, 0.1, 0.5, 0.9, 0.95, 0.99, 1};
-        const double bound = std::ldexp(1.0, -(LogLinearHistogram::bits + 1));
-        for (std::uint64_t seed = 0; seed < 20; ++seed) {
-            Stream stream{seed};
-            std::vector<std::int64_t> column;
-            LogLinearHistogram h;
-            const double sigma = 0.2 + 0.1 * static_cast<double>(seed % 15);
-            for (int i = 0; i < 5000; ++i) {
-                const double drift = seed % 2 ? 1 + 9 * i / 5000.0 : 1;  // an overloaded server's latencies
-                column.push_back(static_cast<std::int64_t>(2e7 * drift * std::exp(sigma * stream.normal())));
-                h.add(column.back());
-            }
-            const std::vector<double> exact = quantiles(std::span<const std::int64_t>(column), qs);
-            for (std::size_t i = 0; i < qs.size(); ++i) {
-                CAPTURE(seed);
-                CAPTURE(qs[i]);
-                CHECK(std::fabs(h.quantile(qs[i]) - exact[i]) <= bound * exact[i]);
-            }
-            CHECK(h.min() == *std::min_element(column.begin(), column.end()));
-            CHECK(h.max() == *std::max_element(column.begin(), column.end()));
+    const double bound = std::ldexp(1.0, -(LogLinearHistogram::bits + 1));
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+        Stream stream{seed};
+        std::vector<std::int64_t> column;
+        LogLinearHistogram h;
+        const double sigma = 0.2 + 0.1 * static_cast<double>(seed % 15);
+        for (int i = 0; i < 5000; ++i) {
+            const double drift = seed % 2 ? 1 + 9 * i / 5000.0 : 1;  // an overloaded server's latencies
+            column.push_back(static_cast<std::int64_t>(2e7 * drift * std::exp(sigma * stream.normal())));
+            h.add(column.back());
         }
+        const std::vector<double> exact = quantiles(std::span<const std::int64_t>(column), qs);
+        for (std::size_t i = 0; i < qs.size(); ++i) {
+            CAPTURE(seed);
+            CAPTURE(qs[i]);
+            CHECK(std::fabs(h.quantile(qs[i]) - exact[i]) <= bound * exact[i]);
+        }
+        CHECK(h.min() == *std::min_element(column.begin(), column.end()));
+        CHECK(h.max() == *std::max_element(column.begin(), column.end()));
+    }
 }
 
 TEST_CASE("histogram: counts, merge and exact mean") {
