@@ -141,6 +141,7 @@ public:
     /// Before the first request: blocks have ids, and steps can be recorded.
     void keep_ids() {
         if constexpr (!Kv::counts_only) kv_.keep_ids();
+        named_crossers_.resize(crossers_.size());
     }
 
     /// A new request joins the waiting queue.
@@ -277,7 +278,8 @@ private:
     std::int64_t other_computed_ = 0;     // the rest of what those that run have computed; may be negative
     int block_shift_ = -1;                // log2(block_size), or -1 if it is no power of two
     std::vector<std::int32_t> crossers_;  // decoders by (-offset) mod block_size: who crosses when batch mod block_size is that
-    std::vector<List> buckets_;           // by last_batch, in admission order
+    std::vector<std::vector<const Live*>> named_crossers_;      // the same where ids are kept, each in admission order
+    std::vector<List> buckets_;                                 // by last_batch, in admission order
     std::array<std::uint64_t, ends_in_sight / 64> occupied_{};  // a bit a bucket
     std::int64_t next_end_ = 0;          // no batch scheduled from now on and before this one yields a last token
     std::int64_t most_crossings_;        // of a decoder in `stretch` steps

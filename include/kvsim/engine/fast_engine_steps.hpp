@@ -359,6 +359,7 @@ inline void FastEngine<Listener, Kv>::start_decoding(Live& live) {
     live.phase_index = static_cast<std::uint32_t>(block_shift_ >= 0 ? -live.offset & (args_.block_size - 1)
                                                                     : euclidean_mod(-live.offset, args_.block_size));
     ++crossers_[live.phase_index];
+    if (kv_.keeps_ids()) named_crossers_[live.phase_index].push_back(&live);
     ++decoders_;
     measured_decoders_ += live.measured ? 1 : 0;
     decode_context_ += live.computed;
@@ -368,6 +369,7 @@ inline void FastEngine<Listener, Kv>::start_decoding(Live& live) {
 template <class Listener, class Kv>
 inline void FastEngine<Listener, Kv>::stop_decoding(Live& live) {
     --crossers_[live.phase_index];
+    if (kv_.keeps_ids()) std::erase(named_crossers_[live.phase_index], &live);
     --decoders_;
     measured_decoders_ -= live.measured ? 1 : 0;
 }
@@ -522,9 +524,7 @@ template <class Listener, class Kv>
 template <class Listener, class Kv>
 [[gnu::cold]] void FastEngine<Listener, Kv>::name_crossers() {
     if constexpr (!Kv::counts_only) {
-        for (const Live* live = running_.first; live; live = live->run.next) {
-            if (live->state == State::decoding && live->phase_index == phase_) kv_.name(live->kv, 1);
-        }
+        for (const Live* const live : named_crossers_[phase_]) kv_.name(live->kv, 1);
     }
 }
 
