@@ -63,6 +63,14 @@ std::optional<double> saturated_rate(const SimulationOptions& options, const Ste
     plain.cold_start = {};
     // All leave the front end at one instant: without it they do so `api` earlier and need no room in it.
     plain.api = {};
+    // Where only the head of the queue counts, those far behind it need not be there yet: whoever leaves brings the next one.
+    const EngineArgs& engine = plain.engine;
+    const bool tokenizes = plain.tokenizer_ns > 0 || plain.tokenizer_ns_per_token > 0;
+    if (engine.batching == "vllm-v1" && engine.scheduling_policy == QueueOrder::fcfs && !engine.policy.any() &&
+        plain.replicas == 1 && !tokenizes) {
+        plain.max_concurrency = 2 * engine.max_num_seqs;
+        plain.note_client_queue = false;
+    }
     Backlog backlog(workload, most);
     try {
         return rate_of(simulate(plain, step_time, router, backlog), options);
