@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "compare.hpp"
+#include "dice.hpp"
 #include "kvsim/engine/simulation.hpp"
 #include "kvsim/model/token_ids.hpp"
 #include "naive_simulation.hpp"
@@ -29,23 +30,6 @@ Outcome one_by_one(const SimulationOptions& options, const StepTimeModel& step_t
     plain.form = EngineForm::per_request;
     return simulate(plain, step_time, router, workload);
 }
-
-/// SplitMix64.
-class Dice {
-public:
-    explicit Dice(std::uint64_t seed) : state_(seed * 0xd6e8feb86659fd93ULL + 9) {}
-    std::int64_t range(std::int64_t low, std::int64_t high) {
-        std::uint64_t z = state_ += 0x9e3779b97f4a7c15ULL;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-        z ^= z >> 31;
-        return low + static_cast<std::int64_t>(z % static_cast<std::uint64_t>(high - low + 1));
-    }
-    bool percent(std::int64_t share) { return range(0, 99) < share; }
-
-private:
-    std::uint64_t state_;
-};
 
 /// What the fast form takes, most of it where blocks are only counted; long enough for steps that pass at once.
 void make_plain(Dice& dice, Scenario& s) {
@@ -76,7 +60,7 @@ void make_plain(Dice& dice, Scenario& s) {
 /// random_scenario(), some with window marks and some made plain.
 Scenario wider_scenario(std::uint64_t seed) {
     Scenario s = random_scenario(seed);
-    Dice dice(seed);
+    Dice dice(seed * 0xd6e8feb86659fd93ULL + 9);
     if (seed % 5 == 4 && s.options.engine.kv_groups.empty()) make_plain(dice, s);
     if (dice.percent(25)) {
         const auto unit = static_cast<std::int64_t>(std::ceil(s.step_time.c0));

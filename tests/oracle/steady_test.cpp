@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "compare.hpp"
+#include "dice.hpp"
 #include "kvsim/engine/engine.hpp"
 #include "kvsim/engine/simulation.hpp"
 #include "kvsim/model/deployment.hpp"
@@ -33,27 +34,10 @@ std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
     return value == nullptr ? otherwise : std::stoull(value);
 }
 
-/// SplitMix64.
-class Dice {
-public:
-    explicit Dice(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15ULL + 77) {}
-    std::int64_t range(std::int64_t low, std::int64_t high) {
-        std::uint64_t z = state_ += 0x9e3779b97f4a7c15ULL;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-        z ^= z >> 31;
-        return low + static_cast<std::int64_t>(z % static_cast<std::uint64_t>(high - low + 1));
-    }
-    bool percent(std::int64_t share) { return range(0, 99) < share; }
-
-private:
-    std::uint64_t state_;
-};
-
 /// random_scenario() with the arguments of another policy, and outputs long enough for stretches of nothing but decoding.
 Scenario scenario_of(const std::string& policy, std::uint64_t seed) {
     Scenario s = random_scenario(seed);
-    Dice dice(seed);
+    Dice dice(seed * 0x9e3779b97f4a7c15ULL + 77);
     EngineArgs& args = s.options.engine;
     args.batching = policy;
     if (dice.percent(80)) s.options.replicas = 1;  // several take single steps
